@@ -1,0 +1,1 @@
+"""membound: a discrete-event simulator of LLM serving."""

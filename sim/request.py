@@ -1,0 +1,87 @@
+"""One request on its way through an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Where a request stands; written only by the engine."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    COMPLETED = 3
+    REJECTED = 4
+    ABORTED = 5
+
+
+class Request:
+    """A request: what it asks, and where the engine has got with it.
+
+    Parameters
+    ----------
+    index : position in the workload, from 0; the key of every random draw made for it
+    arrival_ns : arrival at the engine [ns]
+    input_tokens, output_tokens : prompt length, and length of the answer, which is always reached
+    max_tokens : output limit known to the scheduler; None means it equals ``output_tokens``
+    priority : lower is served first under ``scheduling_policy: priority``
+    block_hashes : content keys of the leading *full* KV blocks that other requests may share, chained so that an
+        equal key means an equal prefix; blocks beyond them hold content nobody else has
+    request_id : name shown to people; defaults to the index
+    """
+
+    __slots__ = (
+        "arrival_ns", "block_hashes", "first_scheduled_ns", "first_token_ns", "index", "input_tokens", "kv",
+        "last_token_ns", "max_tokens", "num_cached_tokens", "num_computed_tokens", "num_output_tokens",
+        "num_pending_tokens", "num_preemptions", "output_tokens", "priority", "reject_reason", "request_id",
+        "session", "slo_class", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        arrival_ns: int,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        max_tokens: int | None = None,
+        priority: int = 0,
+        block_hashes: Sequence[int] = (),
+        session: int | None = None,
+        slo_class: str = "default",
+        request_id: str | None = None,
+    ) -> None:
+        self.index = index
+        self.arrival_ns = arrival_ns
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
+        self.max_tokens = output_tokens if max_tokens is None else max_tokens
+        self.priority = priority
+        self.block_hashes = block_hashes
+        self.session = session
+        self.slo_class = slo_class
+        self.request_id = request_id
+        self.status = Status.WAITING
+        self.num_computed_tokens = 0
+        self.num_output_tokens = 0
+        self.num_pending_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.first_scheduled_ns = -1
+        self.first_token_ns = -1
+        self.last_token_ns = -1
+        self.reject_reason: str | None = None
+        self.kv: object = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far: the prompt and the answer's tokens already delivered [tokens]."""
+        return self.input_tokens + self.num_output_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id or self.index}, {self.input_tokens}+{self.num_output_tokens}/{self.output_tokens}, "
+            f"computed={self.num_computed_tokens}, {self.status.name.lower()})"
+        )
