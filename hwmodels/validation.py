@@ -1,0 +1,33 @@
+"""Turn pydantic's report on a catalogue file into one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from .errors import CatalogError, nearest
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validate(model: type[_Model], data: Mapping[str, object], kind: str, where: str) -> _Model:
+    """Build ``model`` from ``data``.
+
+    Raises
+    ------
+    CatalogError : the first fault, as one line: which key, what is wrong, nearest key where one is unknown
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        first = faults[0]
+        at = ".".join(str(part) for part in first["loc"])
+        text = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            close = nearest(str(first["loc"][-1]), model.model_fields) if len(first["loc"]) == 1 else None
+            text = "unknown key" + (f"; nearest: {close!r}" if close else "")
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise CatalogError(f"{kind} file {where!r}: {at}: {text}{more}") from None
