@@ -185,6 +185,7 @@ class WeightQuantization:
     weights, activations : ``fp8``, ``int8``, ``int4``, ``nvfp4``, ``mxfp4``; activations left alone: ``bf16``
     group_size : weights of a row that share a scale [elements]; 0 means one scale per row or tensor
     kv_cache : KV dtype that the checkpoint asks for (``fp8``), or None
+    expert_weights : what routed experts are stored in where it differs (DeepSeek-V4: ``mxfp4``), or None
     """
 
     method: str
@@ -192,6 +193,7 @@ class WeightQuantization:
     activations: str
     group_size: int = 0
     kv_cache: str | None = None
+    expert_weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
