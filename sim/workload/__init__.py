@@ -1,1 +1,1 @@
-
+"""Requests to serve: traces read from files, and arrivals and lengths drawn from distributions."""

@@ -1,0 +1,24 @@
+"""Poisson arrivals."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Gt
+from numpy.typing import NDArray
+
+from ...random import exponential
+from .base import SOURCE, ArrivalProcess
+
+
+class Poisson(ArrivalProcess):
+    """Independent users: exponential gaps of mean ``1 / rate_per_s``, the usual model of open traffic."""
+
+    name: ClassVar[str] = "poisson"
+    kind: Literal["poisson"] = "poisson"
+    rate_per_s: Annotated[float, Gt(0)]
+
+    def times_s(self, seed: int, count: int) -> NDArray[np.float64]:
+        """Return the first ``count`` arrival times, shape (count,) [s]."""
+        return np.cumsum(exponential(seed, SOURCE, range(count))) / self.rate_per_s

@@ -1,0 +1,108 @@
+"""From the ``workload`` section to the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..fields import WorkloadError
+from .arrivals.base import ArrivalProcess
+from .arrivals.closed_loop import ClosedLoop
+from .spec import WorkloadSpec
+from .trace.formats import Wanted
+from .trace.read import read_trace
+from .workload import ClosedLoopLoad, LoadReport, Workload
+
+
+def build_workload(
+    spec: WorkloadSpec, seed: int = 0, *, slo_classes: Sequence[str] = (), turnaround_s: float = 0.0
+) -> Workload:
+    """Read or draw the requests that a ``workload`` section asks for.
+
+    Parameters
+    ----------
+    spec : the section
+    seed : the scenario's seed
+    slo_classes : classes a trace may name; () allows any
+    turnaround_s : time a client needs between an answer and its next request, beside thinking [s]
+
+    Raises
+    ------
+    WorkloadError : a trace that cannot be read, a workload without requests
+
+    >>> spec = WorkloadSpec.model_validate({
+    ...     "arrivals": {"kind": "poisson", "rate_per_s": 8}, "input_tokens": 900, "output_tokens": 150,
+    ...     "requests": 3})
+    >>> [request.input_tokens for request in build_workload(spec).iter_requests()]
+    [900, 900, 900]
+    """
+    load = _trace_load(spec, slo_classes) if spec.trace is not None else None
+    if load is not None and spec.arrivals is None:
+        return load
+    process = spec.arrivals
+    if process is None:
+        raise WorkloadError("workload needs arrivals, or a trace")
+    times = process.times_s(seed, len(load)) if load is not None else _drawn_times(spec, process, seed)
+    if not len(times):
+        raise WorkloadError(f"workload: no request arrives within duration_s = {spec.duration_s:g}")
+    arrival_ns = np.rint(times * 1e9).astype(np.int64)
+    closed = _closed_loop(process, seed, turnaround_s)
+    if load is not None:
+        report = replace(load.report, time_unit="s", origin=f"arrivals drawn: {process.kind}")
+        return replace(load, arrival_ns=arrival_ns, closed_loop=closed, report=report)
+    return _drawn(spec, seed, arrival_ns, closed)
+
+
+def _trace_load(spec: WorkloadSpec, slo_classes: Sequence[str]) -> Workload | None:
+    trace = spec.trace
+    if trace is None:
+        return None
+    wanted = Wanted(trace.path, trace.format, spec.arrivals is None, trace.part, trace.same_prompt)
+    return read_trace(wanted, time_scale=trace.time_scale, limit=trace.limit, slo_classes=slo_classes)
+
+
+def _drawn(
+    spec: WorkloadSpec, seed: int, arrival_ns: NDArray[np.int64], closed: ClosedLoopLoad | None
+) -> Workload:
+    if spec.input_tokens is None or spec.output_tokens is None or spec.arrivals is None:
+        raise WorkloadError("workload needs arrivals, input_tokens and output_tokens, or a trace")
+    indices = range(len(arrival_ns))
+    return Workload(
+        arrival_ns=arrival_ns,
+        input_tokens=spec.input_tokens.draw(seed, "input_tokens", indices),
+        output_tokens=spec.output_tokens.draw(seed, "output_tokens", indices),
+        report=LoadReport(f"{spec.arrivals.kind} arrivals, seed {seed}", "generated", rows=len(arrival_ns)),
+        closed_loop=closed,
+    )
+
+
+def _drawn_times(spec: WorkloadSpec, process: ArrivalProcess, seed: int) -> NDArray[np.float64]:
+    """Draw arrivals until ``requests`` or ``duration_s`` is reached [s]."""
+    if spec.duration_s is None:
+        return process.times_s(seed, spec.requests or 0)
+    if isinstance(process, ClosedLoop):
+        raise WorkloadError(
+            "workload: a closed loop has no arrival times to cut at duration_s; give requests"
+        )
+    count = 1024
+    while True:
+        count = min(count, spec.requests or count)
+        times = process.times_s(seed, count)
+        if count == spec.requests or times[-1] >= spec.duration_s:
+            return times[times < spec.duration_s]
+        count *= 4
+
+
+def _closed_loop(process: ArrivalProcess, seed: int, turnaround_s: float) -> ClosedLoopLoad | None:
+    if not isinstance(process, ClosedLoop):
+        return None
+    return ClosedLoopLoad(
+        concurrency=process.concurrency,
+        think_time_ns=round(process.think_time_s * 1e9),
+        exponential=process.think_time == "exponential",
+        turnaround_ns=round(turnaround_s * 1e9),
+        seed=seed,
+    )

@@ -1,0 +1,114 @@
+"""The ``workload`` section of a scenario."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt
+from pydantic import Field, model_validator
+
+from ...hwmodels.errors import unknown
+from ...hwmodels.units import Count, Factor, PositiveCount, Seconds
+from ..fields import Section
+from .arrivals.base import AnyArrivals
+from .lengths import LengthDistribution
+from .trace.formats import format_names
+
+Sampling = Literal["greedy", "top_p_top_k"]
+
+
+class TraceSpec(Section):
+    """A file of requests to replay.
+
+    Attributes
+    ----------
+    path : the file, compressed with gzip or not
+    format : how to read it; ``auto`` tells by header or keys
+    time_scale : factor on the intervals between arrivals; 0.5 replays twice as fast
+    limit : only the earliest so many requests
+    part : which run of a benchmark report that holds several, from 0
+    same_prompt : columns that tell prompts apart: requests that agree in all of them repeat one whole prompt
+        (data sets of load generators do), so a prefix cache finds it; without it only ``hash_ids`` are shared
+    """
+
+    path: str
+    format: str = "auto"
+    time_scale: Annotated[Factor, Gt(0)] = 1.0
+    limit: PositiveCount | None = None
+    part: Count | None = None
+    same_prompt: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_format(self) -> TraceSpec:
+        if self.format not in format_names():
+            raise ValueError(unknown("trace format", self.format, format_names()))
+        return self
+
+
+class ExpertRouting(Section):
+    """How tokens spread over the experts of a mixture.
+
+    Attributes
+    ----------
+    kind : the distribution; ``trace`` reads it from ``path``
+    s : exponent of ``zipf``
+    alpha : exponent of ``power_law``
+    """
+
+    kind: Literal["zipf", "uniform", "balanced_stride", "power_law", "trace"] = "zipf"
+    s: Annotated[float, Field(ge=0)] | None = None
+    alpha: Annotated[float, Field(ge=0)] | None = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _parameters_of_kind(self) -> ExpertRouting:
+        for key, kind in (("s", "zipf"), ("alpha", "power_law"), ("path", "trace")):
+            if getattr(self, key) is not None and self.kind != kind:
+                raise ValueError(f"{key} belongs to kind {kind}, not to {self.kind}")
+        if self.kind == "trace" and self.path is None:
+            raise ValueError("kind trace needs a path")
+        return self
+
+
+class WorkloadSpec(Section):
+    """What is asked of the engine: a trace, or arrivals and lengths to draw.
+
+    Attributes
+    ----------
+    trace : replay this file; with ``arrivals`` beside it, only its lengths, in the file's order
+    arrivals : when requests come
+    input_tokens, output_tokens : lengths of prompts and answers: a number or a distribution
+    requests : how many to draw
+    duration_s : draw all that arrive until then; with ``requests``, whichever ends first
+    sampling : how tokens are chosen, which decides what the sampler costs
+    expert_routing : how tokens spread over experts
+    sessions : conversations and shared prefixes
+    """
+
+    trace: TraceSpec | None = None
+    arrivals: AnyArrivals | None = None
+    input_tokens: LengthDistribution | None = None
+    output_tokens: LengthDistribution | None = None
+    requests: PositiveCount | None = None
+    duration_s: Annotated[Seconds, Gt(0)] | None = None
+    sampling: Sampling = "greedy"
+    expert_routing: ExpertRouting = ExpertRouting()
+    sessions: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> WorkloadSpec:
+        drawn = [
+            key for key in ("input_tokens", "output_tokens", "requests", "duration_s") if getattr(self, key)
+        ]
+        if self.trace is not None:
+            if drawn:
+                raise ValueError(
+                    f"trace and {drawn[0]} exclude each other; for fewer requests set trace.limit"
+                )
+            return self
+        for key in ("arrivals", "input_tokens", "output_tokens"):
+            if getattr(self, key) is None:
+                raise ValueError(f"needs {key}, or a trace instead (workload.trace.path)")
+        if self.requests is None and self.duration_s is None:
+            raise ValueError("needs requests or duration_s, how much to draw")
+        return self

@@ -1,0 +1,1 @@
+"""Readers of request traces and of the per-request files that load generators write."""
