@@ -15,6 +15,7 @@ from membound.sim.sharing import ResourceError, fair_rates
 
 RESOURCES = ("hbm", "compute", "link")
 CAPACITIES = {"hbm": 1.0, "compute": 1.0, "link": 0.5}
+law = settings(deadline=None, max_examples=settings().max_examples // 2)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def ends(submitted):
 
 
 @given(works, st.integers(0, 10**15))
-@settings(deadline=None)
+@law
 def test_alone_a_work_ends_at_its_start_plus_the_rounded_sum_of_its_phases(phases, start):
     (work,) = simulate([(start, phases)])
     bounds = own_ns(phases)
@@ -93,7 +94,7 @@ def test_alone_a_work_ends_at_its_start_plus_the_rounded_sum_of_its_phases(phase
 
 
 @given(st.lists(st.floats(1e-7, 10.0), min_size=1, max_size=40))
-@settings(deadline=None)
+@law
 def test_alone_a_long_work_is_exact_to_the_nanosecond(seconds):
     phases = [Phase(s, {"hbm": s, "link": 0.5 * s}) for s in seconds]
     (work,) = simulate([(7, phases)])
@@ -101,7 +102,7 @@ def test_alone_a_long_work_is_exact_to_the_nanosecond(seconds):
 
 
 @given(works, works, st.integers(-1, 1))
-@settings(deadline=None)
+@law
 def test_the_callers_own_rounding_of_the_duration_is_kept(phases, other, shift):
     total = (own_ns(phases) or [0])[-1]
     duration = max(0, total + shift) if phases else 0
@@ -147,13 +148,13 @@ def test_two_equal_works_on_a_full_resource_take_twice_as_long():
 
 
 @given(st.integers(2, 8), st.integers(1, 5000))
-@settings(deadline=None)
+@law
 def test_n_equal_works_on_a_full_resource_take_n_times_as_long(n, ns):
     assert {work.end_ns for work in simulate([(0, [full(ns, "hbm")])] * n)} == {n * ns}
 
 
 @given(arrivals)
-@settings(deadline=None)
+@law
 def test_works_whose_demands_fit_side_by_side_do_not_slow_each_other(jobs):
     thin = [
         (start, [Phase(p.seconds, {k: v / len(jobs) for k, v in p.demands.items()}) for p in phases])
@@ -204,7 +205,7 @@ def test_what_one_phase_cannot_use_goes_to_the_others():
 
 
 @given(st.lists(loads, max_size=8))
-@settings(deadline=None)
+@law
 def test_rates_never_exceed_a_capacity(phases):
     rates = fair_rates(phases, CAPACITIES)
     assert all(0.0 < rate <= 1.0 for rate in rates)
@@ -214,7 +215,7 @@ def test_rates_never_exceed_a_capacity(phases):
 
 
 @given(st.lists(loads, max_size=8))
-@settings(deadline=None)
+@law
 def test_rates_are_max_min_fair(phases):
     """A phase below full speed uses a full resource on which nobody is faster."""
     rates = fair_rates(phases, CAPACITIES)
@@ -237,7 +238,7 @@ def test_rates_are_max_min_fair(phases):
 
 
 @given(st.lists(loads, max_size=7).flatmap(lambda x: st.tuples(st.just(x), st.permutations(range(len(x))))))
-@settings(deadline=None)
+@law
 def test_rates_do_not_depend_on_the_order_of_phases(case):
     phases, order = case
     rates = fair_rates(phases, CAPACITIES)
@@ -245,7 +246,7 @@ def test_rates_do_not_depend_on_the_order_of_phases(case):
 
 
 @given(arrivals)
-@settings(deadline=None)
+@law
 def test_no_capacity_is_exceeded_at_any_instant_and_progress_adds_up_to_the_work(jobs):
     progress = {}
     state = {"now": 0, "rates": {}}
@@ -267,7 +268,7 @@ def test_no_capacity_is_exceeded_at_any_instant_and_progress_adds_up_to_the_work
 
 
 @given(arrivals)
-@settings(deadline=None)
+@law
 def test_what_was_used_of_each_resource_is_what_the_works_demanded(jobs):
     last = {"used": dict.fromkeys(RESOURCES, 0.0), "device": None}
     n_phases = sum(len(phases) for _, phases in jobs)
@@ -287,7 +288,7 @@ def test_what_was_used_of_each_resource_is_what_the_works_demanded(jobs):
 
 
 @given(arrivals)
-@settings(deadline=None)
+@law
 def test_no_work_is_faster_than_alone_nor_all_slower_than_one_by_one(jobs):
     submitted = simulate(jobs)
     alone = [(own_ns(phases) or [0])[-1] for _, phases in jobs]
@@ -297,7 +298,7 @@ def test_no_work_is_faster_than_alone_nor_all_slower_than_one_by_one(jobs):
 
 
 @given(st.lists(works, min_size=1, max_size=6))
-@settings(deadline=None)
+@law
 def test_no_set_of_works_is_faster_than_its_busiest_resource(sets):
     makespan = max(work.end_ns for work in simulate([(0, phases) for phases in sets]))
     n_phases = sum(len(phases) for phases in sets)
@@ -307,7 +308,7 @@ def test_no_set_of_works_is_faster_than_its_busiest_resource(sets):
 
 
 @given(arrivals.flatmap(lambda jobs: st.tuples(st.just(jobs), st.permutations(range(len(jobs))))))
-@settings(deadline=None)
+@law
 def test_the_order_of_submissions_in_one_instant_changes_nothing(case):
     jobs, order = case
     jobs = [(start - start % 3000, phases) for start, phases in jobs]
@@ -335,14 +336,14 @@ def test_an_arrival_at_the_instant_of_an_end_finds_the_device_free_in_whatever_o
 
 
 @given(arrivals, st.integers(0, 10**12))
-@settings(deadline=None)
+@law
 def test_a_later_start_of_everything_shifts_every_end_alike(jobs, shift):
     moved = simulate([(start + shift, phases) for start, phases in jobs])
     assert [work.end_ns - shift for work in moved] == [work.end_ns for work in simulate(jobs)]
 
 
 @given(arrivals, st.lists(st.integers(1, 20000), max_size=8))
-@settings(deadline=None)
+@law
 def test_looking_changes_nothing(jobs, times):
     def look(device):
         _ = device.n_active, device.busy, device.rates(), device.used()
@@ -354,7 +355,7 @@ def test_looking_changes_nothing(jobs, times):
 
 
 @given(arrivals, st.integers(2, 5))
-@settings(deadline=None)
+@law
 def test_a_phase_cut_into_equal_pieces_is_the_same_work(jobs, pieces):
     def cut(p):
         return [Phase(p.seconds / pieces, {k: v / pieces for k, v in p.demands.items()})] * pieces
@@ -371,7 +372,7 @@ def test_a_phase_cut_into_equal_pieces_is_the_same_work(jobs, pieces):
         st.tuples(st.integers(0, 3000), st.lists(st.integers(0, 2000), max_size=4)), min_size=1, max_size=4
     )
 )
-@settings(deadline=None)
+@law
 def test_ends_agree_with_processor_sharing_in_exact_fractions(jobs):
     """Reference with no shared code: one full resource, so that n active works each advance at 1/n."""
     submitted = simulate([(start, [full(ns, "hbm") for ns in lengths]) for start, lengths in jobs])
@@ -396,7 +397,7 @@ def test_ends_agree_with_processor_sharing_in_exact_fractions(jobs):
 
 
 @given(arrivals)
-@settings(deadline=None)
+@law
 def test_phases_asked_for_late_give_the_same_ends(jobs):
     def late(device, i, phases):
         return device.submit(lambda: phases, (own_ns(phases) or [0])[-1])
@@ -428,7 +429,7 @@ def test_phases_given_as_a_function_are_asked_for_only_when_another_work_comes()
 
 
 @given(arrivals, st.integers(0, 12000), st.integers(0, 5))
-@settings(deadline=None)
+@law
 def test_a_cancelled_work_frees_its_share_and_leaves_what_it_took(jobs, at, which):
     which %= len(jobs)
     box = {}
