@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from .catalog import find, ids
+from .errors import CatalogError
 from .hf_config import read_bundled, read_config
 from .spec import FFN as FFN
 from .spec import Attention as Attention
@@ -45,12 +46,15 @@ def load_model(name: str | Path, relative_to: Path | None = None, where: str | N
     >>> load_model("llama-3.1-8b").n_layers
     32
     """
-    folder = (relative_to or Path()) / Path(name).expanduser()
-    if (folder / "config.json").is_file():
+    try:
+        path = find(
+            "model", name, MODELS, suffix=".json", aliases=model_aliases, relative_to=relative_to, where=where
+        )
+    except CatalogError:
+        folder = (relative_to or Path()) / Path(name).expanduser()
+        if not (folder / "config.json").is_file():
+            raise
         return read_config(folder)
-    path = find(
-        "model", name, MODELS, suffix=".json", aliases=model_aliases, relative_to=relative_to, where=where
-    )
     return read_bundled(path) if path.parent == MODELS else read_config(path)
 
 

@@ -63,7 +63,7 @@ def windows_of(config: Config, traits: Traits, layers: int) -> list[tuple[int, b
 
 
 def _chunks(config: Config, chunk: int, layers: int) -> list[tuple[int, bool]]:
-    """Llama 4: layers without rotation (0; unlisted: every fourth) attend to everything, others to a chunk."""
+    """Llama 4: layers without rotation (0; unlisted: every fourth) attend to all, others to a chunk."""
     rotated = config.per_layer("no_rope_layers", layers)
     if not rotated:
         config.note(

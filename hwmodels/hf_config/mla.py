@@ -65,7 +65,7 @@ def compressed_attention(config: Config, ratio: int) -> tuple[MultiHeadLatentAtt
     """One layer of DeepSeek-V4 and the parameters outside its matrices.
 
     One shared key/value entry of ``head_dim`` per token in the window; beyond it one entry per ``ratio``
-    tokens, made by a gated pooling. Where the ratio is 4 it pools overlapping pairs, and an indexer picks entries.
+    tokens, made by a gated pooling. Where the ratio is 4, it pools overlapping pairs and an indexer picks.
     """
     hidden = config.size("hidden_size")
     n_heads, head_dim = config.size("num_attention_heads"), config.size("head_dim")

@@ -107,7 +107,7 @@ def left_alone(section: Config, family: str, layers: int) -> frozenset[Kind]:
     """Kinds of matrices that the checkpoint keeps in the model dtype.
 
     From the module names it excludes; where those are not in the file, from what such checkpoints of the
-    family are known to exclude. Approximation: a kind is judged by the last layer, and covered or not as a whole.
+    family are known to exclude. Approximation: a kind is judged by the last layer, and as a whole.
     """
     patterns = [str(p) for key in _PATTERN_KEYS for p in section.items(key)]
     if patterns:

@@ -1,8 +1,8 @@
 """Parameters of vision towers, which text serving loads but does not run.
 
 Approximation: a tower is its attention and feed-forward matrices, patch embedding, positions and projector;
-norms and biases of unusual towers are left out. Error: 0.6 % of the tower in Qwen3-VL-8B, below 0.1 % in Gemma 3,
-Llama 4 and LLaVA (difference to the published totals, text part exact).
+norms and biases of unusual towers are left out. Error: 0.6 % of the tower in Qwen3-VL-8B, below 0.1 % in
+Gemma 3, Llama 4 and LLaVA (difference to the published totals, the text part being exact).
 """
 
 from __future__ import annotations
