@@ -1,0 +1,369 @@
+"""The one place that counts FLOP and bytes: from a model to the kernels of its layers, on one rank.
+
+``lower_model`` says once what every layer does per token (matrices, streaming kernels, attention, experts,
+all-reduces), sharded over the tensor-parallel group. Time tables, attribution, utilisation and the kernel list of a
+step all read that plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .errors import MemboundError
+from .kvcaches import KV_DTYPE_BITS, kv_dtype, layer_caches
+from .precision import Precision, QuantizationLike, linear_precision, plain_precision
+from .spec import Attention, LayerGroup, Linear, ModelSpec, MoEFFN, MultiHeadLatentAttention, Recurrent
+from .weights import VOCAB_PADDING, linear_rank_shape
+
+
+class ParallelismLike(Protocol):
+    """The scenario's ``parallelism`` section."""
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Ranks that share every layer."""
+        ...
+
+    @property
+    def pipeline_parallel_size(self) -> int:
+        """Stages that share the layers."""
+        ...
+
+    @property
+    def expert_parallel(self) -> bool:
+        """Whether whole experts are dealt out over the ranks instead of being cut."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How one model is spread over a group of devices."""
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    expert_parallel: bool = False
+
+
+class UnsupportedError(MemboundError):
+    """A combination that the step model does not know how to time yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """One matrix on one rank: n x k, and how its numbers are stored."""
+
+    name: str
+    n: int
+    k: int
+    precision: Precision
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of the matrix, scales included [B]."""
+        return self.n * self.k * self.precision.weight_bytes
+
+    @property
+    def flop_per_token(self) -> float:
+        """Multiplications and additions of one token [FLOP]."""
+        return 2.0 * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """Kernels that only move activations: how many, and what they move per token [B]."""
+
+    kernels: int = 0
+    bytes_per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Softmax attention of one layer on one rank.
+
+    Attributes
+    ----------
+    kind : ``gqa`` or ``mla`` (one shared latent per token, absorbed into queries and outputs)
+    n_heads, n_kv_heads : heads of the rank
+    head_dim, v_head_dim : widths of a key and of a value as attention sees them [elements]
+    kv_width : bytes per cached element [B]
+    kv_bytes_per_token : cached bytes of one token on this rank [B]
+    window : keys that a query can see; 0 means all [tokens]
+    chunked : the window is a chunk of the sequence, not the latest tokens
+    """
+
+    kind: Literal["gqa", "mla"]
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    kv_width: float
+    kv_bytes_per_token: float
+    window: int = 0
+    chunked: bool = False
+    dtype: str = "bf16"
+
+    @property
+    def flop_per_pair(self) -> float:
+        """Necessary work of one query row against one key, over the rank's heads [FLOP]."""
+        return 2.0 * self.n_heads * (self.head_dim + self.v_head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentShape:
+    """A layer with a fixed state: bytes of one sequence's state, and elements updated per token, on one rank."""
+
+    state_bytes: float
+    state_elements: float
+    io_bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class MoEShape:
+    """Routed experts of one layer: widths of the whole model, and how they are spread over the ranks."""
+
+    hidden: int
+    intermediate: int
+    n_experts: int
+    top_k: int
+    gated: bool
+    tensor_parallel: int
+    expert_parallel: int
+    precision: Precision
+
+    @property
+    def expert_bytes(self) -> float:
+        """Weights of one expert on a rank that holds it (cut by tensor parallelism) [B]."""
+        matrices = 3 if self.gated else 2
+        return matrices * self.hidden * self.intermediate / self.tensor_parallel * self.precision.weight_bytes
+
+    @property
+    def flop_per_pair(self) -> float:
+        """Work of one token in one of its experts, on one rank [FLOP]."""
+        return 2.0 * (3 if self.gated else 2) * self.hidden * self.intermediate / self.tensor_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """What ``count`` identical layers do, on one rank.
+
+    Attributes
+    ----------
+    linears : matrices that every token passes
+    streaming : norms, rotary positions, gating, cache writes
+    attention, recurrent, moe : the other parts, where the layer has them
+    allreduces : messages of ``2 m hidden`` bytes summed over the tensor-parallel group
+    """
+
+    count: int
+    linears: tuple[LinearShape, ...]
+    streaming: Streaming
+    attention: AttentionShape | None = None
+    recurrent: RecurrentShape | None = None
+    moe: MoEShape | None = None
+    allreduces: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """A model as one rank runs it.
+
+    Attributes
+    ----------
+    layers : the layers, in the order of the model's groups
+    outside : matrices outside the layers that every token passes
+    head : output head, applied to the rows that are sampled
+    vocab : entries of the padded vocabulary, all ranks together
+    embedding_bytes_per_token : rows of the embedding tables that one token reads and writes [B]
+    message_bytes_per_token : one all-reduced row [B]
+    group : tensor-parallel ranks
+    """
+
+    layers: tuple[LayerPlan, ...]
+    outside: tuple[LinearShape, ...]
+    head: LinearShape
+    vocab: int
+    embedding_bytes_per_token: float
+    message_bytes_per_token: float
+    group: int
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """KV bytes that one token of full attention adds on this rank [B]."""
+        return sum(
+            layer.count * layer.attention.kv_bytes_per_token for layer in self.layers if layer.attention is not None
+        )
+
+    @property
+    def dense_weight_bytes(self) -> float:
+        """Weights that every step reads whatever it computes, head included [B]."""
+        layers = sum(layer.count * sum(matrix.weight_bytes for matrix in layer.linears) for layer in self.layers)
+        return layers + sum(matrix.weight_bytes for matrix in self.outside) + self.head.weight_bytes
+
+
+def lower_model(model: ModelSpec, parallelism: ParallelismLike, quantization: QuantizationLike) -> ModelPlan:
+    """Return what one tensor-parallel rank does with ``model``.
+
+    Raises
+    ------
+    UnsupportedError
+        Pipeline parallelism, or more ranks than attention heads.
+    CapacityError
+        An unknown weight format, activation or KV dtype.
+    """
+    tp = parallelism.tensor_parallel_size
+    if parallelism.pipeline_parallel_size > 1:
+        raise UnsupportedError(
+            f"parallelism.pipeline_parallel_size is {parallelism.pipeline_parallel_size}; the step model times 1 "
+            "(pipeline stages are not built yet); use tensor_parallel_size"
+        )
+    heads = [mixer.n_heads for _, mixer in model.mixers() if isinstance(mixer, Attention | MultiHeadLatentAttention)]
+    if heads and tp > min(heads):
+        raise UnsupportedError(
+            f"parallelism.tensor_parallel_size is {tp}; {model.id} has {min(heads)} attention heads; allowed: at most that"
+        )
+    plain = plain_precision(model)
+    covered = linear_precision(model, quantization)
+    kv = float(KV_DTYPE_BITS[kv_dtype(model, quantization.kv_cache)] / 8)
+    vocab = -(-model.vocab // VOCAB_PADDING) * VOCAB_PADDING
+    lower = _Lowering(model, tp, parallelism.expert_parallel, plain, covered, kv, quantization)
+    return ModelPlan(
+        layers=tuple(lower.layer(group) for group in model.layers),
+        outside=tuple(lower.linear(matrix) for matrix in model.linears),
+        head=LinearShape("lm_head", -(-vocab // tp), model.embedding_dim, plain),
+        vocab=vocab,
+        embedding_bytes_per_token=2.0 * model.embedding_dim * plain.weight_bytes,
+        message_bytes_per_token=model.hidden * plain.output_bytes,
+        group=tp,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowering:
+    """What all layers of one model share while they are lowered."""
+
+    model: ModelSpec
+    tp: int
+    expert_parallel: bool
+    plain: Precision
+    covered: Precision
+    kv_width: float
+    quantization: QuantizationLike
+
+    def linear(self, matrix: Linear, attention: Attention | None = None) -> LinearShape:
+        """Shard one matrix."""
+        n, k = linear_rank_shape(matrix, self.tp, attention)
+        return LinearShape(matrix.name, n, k, self.covered if matrix.quantized else self.plain)
+
+    def layer(self, group: LayerGroup) -> LayerPlan:
+        """Lower one group of identical layers."""
+        mixer, ffn = group.mixer, group.ffn
+        attention = mixer if isinstance(mixer, Attention) else None
+        linears = [self.linear(matrix, attention) for matrix in (mixer.linears if mixer else ())]
+        linears += [self.linear(matrix) for matrix in (ffn.linears if ffn else ())]
+        shape = self._attention(mixer) if isinstance(mixer, Attention | MultiHeadLatentAttention) else None
+        sublayers = (mixer is not None) + (ffn is not None)
+        return LayerPlan(
+            count=group.count,
+            linears=tuple(matrix for matrix in linears if matrix.n and matrix.k),
+            streaming=self._streaming(group, shape),
+            attention=shape,
+            recurrent=self._recurrent(mixer) if isinstance(mixer, Recurrent) else None,
+            moe=self._moe(ffn) if isinstance(ffn, MoEFFN) and ffn.n_experts else None,
+            allreduces=sublayers if self.tp > 1 else 0,
+        )
+
+    def _attention(self, mixer: Attention | MultiHeadLatentAttention) -> AttentionShape:
+        """Return the rank's share of an attention layer."""
+        dtype = "fp16" if self.plain.compute == "fp16" else "bf16"
+        heads = -(-mixer.n_heads // self.tp)
+        if isinstance(mixer, MultiHeadLatentAttention):
+            latent = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+            caches = layer_caches(mixer, kv_dtype(self.model, self.quantization.kv_cache), self.model.dtype, self.tp)
+            entry = sum(cache.entry_bytes / cache.tokens_per_entry for cache in caches if cache.label == "latent")
+            return AttentionShape(
+                kind="mla",
+                n_heads=heads,
+                n_kv_heads=1,
+                head_dim=latent,
+                v_head_dim=mixer.kv_lora_rank,
+                kv_width=self.kv_width,
+                kv_bytes_per_token=entry or latent * self.kv_width,
+                # Approximation: a sparse indexer lets a query see its best ``index_topk`` entries; the indexer's
+                # own reading of its keys is not timed (17 % of a GLM-5 decode step on B200).
+                window=mixer.index_topk,
+                dtype=dtype,
+            )
+        kv_heads = -(-mixer.n_kv_heads // self.tp)
+        return AttentionShape(
+            kind="gqa",
+            n_heads=heads,
+            n_kv_heads=kv_heads,
+            head_dim=mixer.head_dim,
+            v_head_dim=mixer.v_head_dim,
+            kv_width=self.kv_width,
+            kv_bytes_per_token=0.0 if mixer.kv_shared else kv_heads * (mixer.head_dim + mixer.v_head_dim) * self.kv_width,
+            window=mixer.window,
+            chunked=mixer.chunked,
+            dtype=dtype,
+        )
+
+    def _recurrent(self, mixer: Recurrent) -> RecurrentShape:
+        """Return the rank's share of a recurrent layer."""
+        (cache,) = layer_caches(mixer, "bf16", self.model.dtype, self.tp)
+        width = mixer.n_heads * mixer.head_dim or self.model.hidden
+        return RecurrentShape(
+            state_bytes=float(cache.entry_bytes),
+            state_elements=mixer.state_elements / self.tp,
+            io_bytes_per_token=4.0 * width / self.tp * self.plain.output_bytes,
+        )
+
+    def _moe(self, ffn: MoEFFN) -> MoEShape:
+        """Return the routed experts, cut or dealt out over the ranks."""
+        return MoEShape(
+            hidden=self.model.hidden,
+            intermediate=ffn.intermediate,
+            n_experts=ffn.n_experts,
+            top_k=ffn.top_k,
+            gated=ffn.gated,
+            tensor_parallel=1 if self.expert_parallel else self.tp,
+            expert_parallel=self.tp if self.expert_parallel else 1,
+            precision=self.covered if all(m.quantized for m in ffn.expert_linears) else self.plain,
+        )
+
+    def _streaming(self, group: LayerGroup, attention: AttentionShape | None) -> Streaming:
+        """Count the kernels of a layer that only move activations: norms, rotary, cache write, gate.
+
+        A norm is fused with the residual addition (two reads, two writes of the hidden state).
+        """
+        hidden, width = self.model.hidden, self.plain.output_bytes
+        mixer, ffn = group.mixer, group.ffn
+        norms = (mixer is not None) + (ffn is not None)
+        if self.model.architecture.startswith("gemma") and group.norm_params >= 4 * hidden:
+            norms = 4
+        kernels, moved = norms, norms * 4.0 * hidden * width
+        if attention is not None:
+            rows = (attention.n_heads + attention.n_kv_heads) * attention.head_dim * width
+            if self._has_qk_norm(group):
+                kernels, moved = kernels + 2, moved + 2.0 * rows
+            if self.model.rotary_dim:
+                kernels, moved = kernels + 1, moved + 2.0 * rows
+            if attention.kv_bytes_per_token:
+                kernels, moved = kernels + 1, moved + 2.0 * attention.kv_bytes_per_token
+        if isinstance(mixer, Recurrent):
+            kernels += 2
+        inner = 0 if ffn is None else (ffn.shared_intermediate if isinstance(ffn, MoEFFN) else ffn.intermediate)
+        if ffn is not None and inner:
+            kernels, moved = kernels + 1, moved + (3.0 if ffn.gated else 2.0) * inner / self.tp * width
+        return Streaming(kernels, moved)
+
+    def _has_qk_norm(self, group: LayerGroup) -> bool:
+        """Tell whether queries and keys are normed per head: a few weights beyond whole hidden-size norms."""
+        mixer = group.mixer
+        if isinstance(mixer, MultiHeadLatentAttention):
+            return True
+        if not isinstance(mixer, Attention) or self.model.hidden == 0:
+            return False
+        beyond = group.norm_params % self.model.hidden - (mixer.n_heads if mixer.sinks else 0)
+        return beyond >= mixer.head_dim

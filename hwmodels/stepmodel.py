@@ -1,0 +1,235 @@
+"""How long one engine step takes: the only place where kernels, launch gaps and host time become a step.
+
+``t = L (gemms(m_pad) + elementwise(m_pad) + attention(batch)) + 2 L allreduce(2 m H) + head(rows_pad) + sampler(rows)
++ host_exposed + host_per_seq rows``. A run of k decode steps is one array; a single step is the run of one, so the two
+agree to the nanosecond however a run is cut.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .attentiontimes import AttentionKind, attention_kinds
+from .errors import MemboundError, unknown
+from .lowering import Parallelism, ParallelismLike, lower_model
+from .precision import Quantization, QuantizationLike
+from .spec import ModelSpec
+from .steptypes import Phase as Phase
+from .steptypes import StepDevice, StepEngine, chip_of
+from .timing.elementwise import ElementwiseParams, elementwise_time
+from .timing.form import KernelTime
+from .tokentimes import matrix_groups, padded, token_times
+
+NANO = 1e9
+Scalar = NDArray[np.float64]
+_Constants = tuple[float, Scalar, Scalar, Scalar, Scalar, Scalar]
+SAMPLERS = ("greedy", "top_p_top_k")
+_RAMP = 4096
+
+
+@final
+class StepModel:
+    """One model served by one engine on one tensor-parallel group of a device.
+
+    Parameters
+    ----------
+    device, engine, model : profiles and model; see ``StepDevice`` and ``StepEngine`` for what is read of them
+    parallelism : ranks of the group; pipeline parallelism is refused
+    quantization : dtypes of weights, activations and KV cache
+    sampling : ``greedy`` or ``top_p_top_k``
+
+    Raises
+    ------
+    MemboundError
+        An unsupported combination, or an unknown sampler.
+    """
+
+    def __init__(
+        self,
+        device: StepDevice,
+        engine: StepEngine,
+        model: ModelSpec,
+        parallelism: ParallelismLike | None = None,
+        quantization: QuantizationLike | None = None,
+        *,
+        sampling: Literal["greedy", "top_p_top_k"] | str = "greedy",
+    ) -> None:
+        if sampling not in SAMPLERS:
+            raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
+        self.device = device
+        self.engine = engine
+        self.model = model
+        self.chip = chip_of(device)
+        self.plan = lower_model(model, parallelism or Parallelism(), quantization or Quantization())
+        self.kinds: tuple[AttentionKind, ...] = attention_kinds(device, engine, self.chip, self.plan)
+        self.tokens = token_times(device, engine, self.chip, self.plan)
+        self._head = matrix_groups(device, engine.lane, Counter([self.plan.head]))[0]
+        self._capture = tuple(sorted(engine.capture_sizes))
+        self._sampler_bytes = self.plan.vocab * (
+            engine.sampler_greedy_bytes_per_entry if sampling == "greedy" else engine.sampler_topk_bytes_per_entry
+        )
+        self._streaming = ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb)
+        self._heads: dict[int, float] = {0: 0.0}
+        self._bases: dict[int, float] = {}
+        self._constants: dict[tuple[int, int], _Constants] = {}
+        self._ramps: dict[int, NDArray[np.float64]] = {}
+        self._one_full = len(self.kinds) == 1 and not self.kinds[0].shape.window
+
+    # ------------------------------------------------------------------------------------------------ the hot path
+
+    def step_ns(self, decode: Sequence[int], prefill: Sequence[tuple[int, int]], sampled: int) -> int:
+        """Return the duration of one step [ns].
+
+        Parameters
+        ----------
+        decode : keys that each sequence with one scheduled token reads, the new token included [tokens]
+        prefill : (new tokens, tokens cached before) of every other scheduled sequence [tokens]
+        sampled : rows that reach the output head and the sampler
+        """
+        if not prefill and sampled == len(decode):
+            return int(self.decode_run_ns(decode, 1)[0])
+        return int(self._mixed_seconds(decode, prefill, sampled) * NANO + 0.5)
+
+    def decode_run_ns(self, decode: Sequence[int], steps: int) -> NDArray[np.int64]:
+        """Return the durations of ``steps`` consecutive steps of a decode batch, every context growing by 1 a step [ns].
+
+        Parameters
+        ----------
+        decode : keys that each sequence reads in the first step, the new token included [tokens]
+        steps : number of steps
+
+        Returns
+        -------
+        int64 array of shape (steps,); its first element is ``step_ns(decode, (), len(decode))``
+        """
+        batch = len(decode)
+        if not self._one_full:
+            return self._run_of_kinds(decode, steps)
+        kind = self.kinds[0]
+        block = kind.decode_params.key_block
+        longest = max(decode)
+        first, last = -(-longest // block), -(-(longest + steps - 1) // block)
+        total = sum(decode)
+        if first == last:
+            return self._piece(kind, batch, first, self._ramp(batch, steps), total)
+        ramp = self._ramp(batch, steps)
+        out = np.empty(steps, dtype=np.int64)
+        start = 0
+        for blocks in range(first, last + 1):
+            end = min(steps, blocks * block - longest + 1)
+            out[start:end] = self._piece(kind, batch, blocks, ramp[start:end], total)
+            start = end
+        return out
+
+    def _piece(
+        self, kind: AttentionKind, batch: int, blocks: int, ramp: NDArray[np.float64], total: int
+    ) -> NDArray[np.int64]:
+        """Return the durations of decode steps whose longest sequence spans the same number of key blocks [ns].
+
+        ``DecodeTerms.body`` in place, with constants as 0-d arrays (half the cost of Python floats here). Adding
+        ``total`` and the offset to the ramp is exact, so a step's value does not depend on where its run began.
+        """
+        constants = self._constants.get((batch, blocks))
+        if constants is None:
+            constants = self._constants[batch, blocks] = self._piece_constants(kind, batch, blocks)
+        offset, q, constant, inverse_q, scale, fixed = constants
+        y = ramp + (total + offset)
+        np.power(y, q, y)
+        np.add(y, constant, y)
+        np.power(y, inverse_q, y)
+        np.multiply(y, scale, y)
+        np.add(y, fixed, y)
+        return y.astype(np.int64)
+
+    def _piece_constants(self, kind: AttentionKind, batch: int, blocks: int) -> _Constants:
+        terms = kind.terms(batch, blocks)
+        fixed = (self._base(batch) + kind.count * (terms.t0 + terms.extra)) * NANO
+        rest = (terms.q, terms.constant, 1.0 / terms.q, kind.count * terms.slope * NANO, fixed + 0.5)
+        return terms.offset, *(np.array(value) for value in rest)
+
+    def _run_of_kinds(self, decode: Sequence[int], steps: int) -> NDArray[np.int64]:
+        """Return a run's durations where layers differ in shape or window [ns]."""
+        batch = len(decode)
+        seconds = np.full(steps, self._base(batch))
+        for kind in self.kinds:
+            sums, longest = kind.visible_run(decode, steps)
+            blocks = -(-longest // kind.decode_params.key_block)
+            cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), steps]
+            x = sums.astype(np.float64)
+            for start, end in zip(cuts, cuts[1:], strict=False):
+                terms = kind.terms(batch, int(blocks[start]))
+                seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
+        return (seconds * NANO + 0.5).astype(np.int64)
+
+    def _mixed_seconds(self, decode: Sequence[int], prefill: Sequence[tuple[int, int]], sampled: int) -> float:
+        """Return the duration of a step with prefill chunks [s]."""
+        new = [chunk[0] for chunk in prefill]
+        m = padded(self._capture, len(decode) + sum(new))
+        seconds = self.tokens.seconds(m) + self._rows(sampled) + self._host(len(decode) + len(prefill))
+        factor = self._mixed_factor(max(new, default=0))
+        for kind in self.kinds:
+            t0 = body = 0.0
+            if decode:
+                terms = self._terms_of(kind, decode)
+                t0 = terms.t0
+                body = factor * (float(terms.body(float(self._context(kind, decode)))) + terms.extra)
+            if prefill:
+                t0 = max(t0, kind.prefill.params.t0)
+                body += kind.prefill.body(prefill)
+            seconds += kind.count * (t0 + body)
+        return seconds
+
+    def _terms_of(self, kind: AttentionKind, decode: Sequence[int]):  # noqa: ANN202
+        if kind.shape.chunked:
+            longest = max(kind.visible(context) for context in decode)
+        else:
+            longest = kind.visible(max(decode))
+        return kind.terms(len(decode), -(-longest // kind.decode_params.key_block))
+
+    def _context(self, kind: AttentionKind, decode: Sequence[int]) -> int:
+        if not kind.shape.window:
+            return sum(decode)
+        return sum(kind.visible(context) for context in decode)
+
+    def _mixed_factor(self, longest_chunk: int) -> float:
+        """Return what decode attention costs more beside a chunk of so many tokens [-]."""
+        engine = self.engine
+        return engine.mixed_decode_factor if longest_chunk > engine.mixed_decode_threshold_tokens else 1.0
+
+    def _base(self, batch: int) -> float:
+        """Return a decode step's time without attention [s]."""
+        found = self._bases.get(batch)
+        if found is None:
+            found = self.tokens.seconds(padded(self._capture, batch)) + self._rows(batch) + self._host(batch)
+            self._bases[batch] = found
+        return found
+
+    def _rows(self, sampled: int) -> float:
+        """Return the time of output head and sampler [s]."""
+        found = self._heads.get(sampled)
+        if found is None:
+            head, sampler = self._rows_time(sampled)
+            found = self._heads[sampled] = float(np.sum(head.seconds)) + float(sampler.seconds)
+        return found
+
+    def _rows_time(self, sampled: int) -> tuple[KernelTime, KernelTime]:
+        """Return the time of the output head and of the sampler, split by cause [s]."""
+        rows = np.array([float(padded(self._capture, sampled))])
+        head = self._head.time(self.chip, rows, self.engine.engine_gemm_efficiency)
+        return head, elementwise_time(self.chip, self._streaming, self._sampler_bytes * sampled)
+
+    def _host(self, sequences: int) -> float:
+        """Return the host time that the device waits for [s]."""
+        return self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences
+
+    def _ramp(self, batch: int, steps: int) -> NDArray[np.float64]:
+        """Return ``batch * (0, 1, ..., steps - 1)`` as exact floats."""
+        found = self._ramps.get(batch)
+        if found is None or len(found) < steps:
+            found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
+        return found[:steps]

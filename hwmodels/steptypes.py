@@ -1,0 +1,85 @@
+"""What a step model asks of a device and an engine, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .timing.form import Chip, LaneLike
+
+
+class StepDevice(Protocol):
+    """The part of a ``DeviceProfile`` that times kernels."""
+
+    @property
+    def form(self) -> str: ...
+    @property
+    def peak_flops(self) -> Mapping[str, float]: ...
+    @property
+    def hbm_bandwidth(self) -> float: ...
+    @property
+    def n_sm(self) -> int: ...
+    @property
+    def l2_bytes(self) -> int: ...
+    @property
+    def smem_bytes_per_sm(self) -> int | None: ...
+    @property
+    def link_bandwidth(self) -> float: ...
+    def lane(self, family: str, lane: str = ...) -> LaneLike: ...
+
+
+class StepEngine(Protocol):
+    """The part of an ``EngineProfile`` that times steps."""
+
+    @property
+    def lane(self) -> str: ...
+    @property
+    def capture_sizes(self) -> Sequence[int]: ...
+    @property
+    def host_exposed_s(self) -> float: ...
+    @property
+    def host_per_seq_s(self) -> float: ...
+    @property
+    def engine_gemm_efficiency(self) -> float: ...
+    @property
+    def mixed_decode_factor(self) -> float: ...
+    @property
+    def mixed_decode_threshold_tokens(self) -> int: ...
+    @property
+    def elementwise_t0_s(self) -> float: ...
+    @property
+    def elementwise_eb(self) -> float: ...
+    @property
+    def sampler_greedy_bytes_per_entry(self) -> float: ...
+    @property
+    def sampler_topk_bytes_per_entry(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a step, for the shared resources.
+
+    Attributes
+    ----------
+    name : ``gemm``, ``attention``, ``moe``, ``communication``, ``head``, ``host``, ...
+    seconds : its time alone [s]
+    demands : resource -> resource-seconds (``hbm``, ``compute``, ``link``, ``host``), none above ``seconds``
+    """
+
+    name: str
+    seconds: float
+    demands: Mapping[str, float]
+
+
+def chip_of(device: StepDevice) -> Chip:
+    """Return the datasheet symbols of a device."""
+    return Chip(
+        peak_flops=device.peak_flops,
+        bandwidth=device.hbm_bandwidth,
+        units=float(device.n_sm),
+        l2_bytes=float(device.l2_bytes),
+        onchip_bytes=float(device.smem_bytes_per_sm or 0),
+        link_bandwidth=device.link_bandwidth,
+        roofline3=device.form == "roofline3",
+    )

@@ -1,0 +1,91 @@
+"""Time of an all-reduce over the devices of a group: a measured table where there is one, else two regimes.
+
+Small messages are sent to everybody at once, ``a0 + a1 (N-1) + (N-1) Z/(bl W)``; large ones go round a ring,
+``c0 + c1 (N-1) + 2 (N-1)/N Z/(bb W)``, with W the link's bandwidth in one direction. The library takes the faster:
+a smooth minimum of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceParams:
+    """Fitted parameters of one all-reduce lane.
+
+    Attributes
+    ----------
+    a0, a1 : fixed time of the small regime, and extra per further device [s]
+    bl : share of the link in the small regime [-]
+    c0, c1, bb : the same of the large regime
+    q : sharpness of the minimum [-]
+    tables : measured (bytes, seconds) by group size, both ascending; preferred, and extended beyond their ends by
+        the form's own growth
+    """
+
+    a0: float
+    a1: float
+    bl: float
+    c0: float
+    c1: float
+    bb: float
+    q: float = 4.0
+    tables: Mapping[int, tuple[Array, Array]] = field(default_factory=dict[int, tuple[Array, Array]])
+
+    @classmethod
+    def from_lane(cls, lane: LaneLike) -> AllReduceParams:
+        """Read a device's ``allreduce`` lane, with its measured table where it has one."""
+        p = lane.params
+        table = getattr(lane, "table", None)
+        tables: dict[int, tuple[Array, Array]] = {}
+        for group in table.latency_us if table is not None else ():
+            sizes, latencies = table.series(group)
+            tables[int(group)] = (np.asarray(sizes, dtype=np.float64), np.asarray(latencies) * MICRO)
+        return cls(
+            a0=p["a0_us"] * MICRO,
+            a1=p["a1_us"] * MICRO,
+            bl=p["bl"],
+            c0=p["c0_us"] * MICRO,
+            c1=p["c1_us"] * MICRO,
+            bb=p["bb"],
+            q=p.get("q", 4.0),
+            tables=tables,
+        )
+
+
+def allreduce_seconds(chip: Chip, params: AllReduceParams, message: Value, group: int) -> Value:
+    """Return the time to sum ``message`` bytes over ``group`` devices [s]; 0 for a group of one.
+
+    Inside a measured table, interpolation is linear in log time over log bytes; beyond its ends the form continues
+    from the last measured point by its own ratio.
+    """
+    size = np.maximum(np.asarray(message, dtype=np.float64), 1.0)
+    if group <= 1:
+        return 0.0 * size
+    form = _two_regimes(chip, params, size, group)
+    if group not in params.tables:
+        return form
+    sizes, seconds = params.tables[group]
+    clipped = np.clip(size, sizes[0], sizes[-1])
+    inside = np.exp(np.interp(np.log(clipped), np.log(sizes), np.log(seconds)))
+    return inside * form / _two_regimes(chip, params, clipped, group)
+
+
+def allreduce_time(chip: Chip, params: AllReduceParams, message: Value, group: int) -> KernelTime:
+    """Return ``allreduce_seconds`` as a kernel time: communication throughout, fixed time included."""
+    seconds = allreduce_seconds(chip, params, message, group)
+    return KernelTime(communication=seconds, link_demand=seconds)
+
+
+def _two_regimes(chip: Chip, p: AllReduceParams, size: Array, group: int) -> Array:
+    """Return the smooth minimum of the small and the large regime [s]."""
+    others, link = group - 1, chip.link_bandwidth
+    small = p.a0 + p.a1 * others + others * size / (p.bl * link)
+    large = p.c0 + p.c1 * others + 2.0 * others / group * size / (p.bb * link)
+    return np.asarray(1.0 / ((1.0 / small) ** p.q + (1.0 / large) ** p.q) ** (1.0 / p.q))

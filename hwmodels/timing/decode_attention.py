@@ -1,0 +1,273 @@
+"""Time of decode attention: one new token per sequence against its cached keys and values.
+
+Memory time, matrix time (the query group padded to the matrix tile) and the serial time of one thread block
+(fixed part plus a latency per block of keys) meet in a smooth maximum. For a batch of mixed lengths the summed KV
+is in the first two and the longest sequence in the third.
+
+Only the summed context changes from one decode step to the next, so the form is evaluated in two stages:
+``decode_terms`` for a given batch and number of key blocks of the longest sequence, then ``DecodeTerms.body`` for
+any summed context, with the same arithmetic for a number and for an array.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from .form import MICRO, Chip, KernelTime, LaneLike, Value, pn, power_shares
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeParams:
+    """Fitted parameters of one decode-attention lane.
+
+    Attributes
+    ----------
+    t0, tb, ts, tcta : fixed time of a call, latency of one key block at head size 128, extra of a KV split, fixed
+        time of a thread block [s]
+    eb, ec : shares of HBM bandwidth and of peak [-]
+    q : sharpness of the smooth maximum [-]
+    occ : thread blocks resident per compute unit [-]
+    wq : weight of wave quantisation [-]
+    oe : how fast bandwidth falls when few blocks run [-]
+    l2f, l2b : share of L2 that keeps KV between warm repeats, its rate over HBM's [-]
+    gp : rows that a query group is padded to [-]; bounds how much a group of queries per KV head saves
+    cr : rewriting of partial results per split, over the query and output bytes [-]
+    key_block : keys per step of the inner loop [tokens]
+    """
+
+    t0: float
+    eb: float
+    q: float
+    occ: float
+    wq: float
+    oe: float
+    gp: float
+    ec: float
+    tb: float
+    ts: float
+    tcta: float
+    cr: float
+    l2f: float = 0.0
+    l2b: float = 1.0
+    key_block: int = 128
+
+    @classmethod
+    def from_lane(cls, lane: LaneLike) -> DecodeParams:
+        """Read the parameters of a device's ``decode_attention`` lane."""
+        p = lane.params
+        return cls(
+            t0=p["t0_us"] * MICRO,
+            eb=p["eb"],
+            q=p["q"],
+            occ=p["occ"],
+            wq=p["wq"],
+            oe=p["oe"],
+            gp=p["gp"],
+            ec=p["ec"],
+            tb=p["tb_us"] * MICRO,
+            ts=p["ts_us"] * MICRO,
+            tcta=p["tcta_us"] * MICRO,
+            cr=p["cr"],
+            l2f=p.get("l2f", 0.0),
+            l2b=p.get("l2b", 1.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeShape:
+    """Per-device shape of a decode-attention layer.
+
+    Attributes
+    ----------
+    units_per_sequence : independent (KV head or head tile) blocks of one sequence [-]
+    kv_bytes_per_key : bytes read per key of a sequence, over all KV heads of the device [B]
+    io_bytes_per_sequence : query in and output out [B]
+    flop_per_key : matrix work per key of a sequence as executed, padding included [FLOP]
+    serial_scale : factor on the latency of a key block (head size relative to 128) [-]
+    dtype : compute dtype
+    """
+
+    units_per_sequence: int
+    kv_bytes_per_key: float
+    io_bytes_per_sequence: float
+    flop_per_key: float
+    serial_scale: float
+    dtype: str = "bf16"
+
+
+def decode_shape(
+    params: DecodeParams,
+    n_heads: int,
+    n_kv_heads: int,
+    head_dim: int,
+    kv_width: float = 2.0,
+    v_head_dim: int | None = None,
+    dtype: str = "bf16",
+) -> DecodeShape:
+    """Return the shape of grouped-query attention with per-device heads; ``kv_width`` is bytes per KV element."""
+    v_dim = head_dim if v_head_dim is None else v_head_dim
+    group = n_heads / n_kv_heads
+    return DecodeShape(
+        units_per_sequence=n_kv_heads,
+        kv_bytes_per_key=(head_dim + v_dim) * n_kv_heads * kv_width,
+        io_bytes_per_sequence=2.0 * (head_dim + v_dim) * n_heads,
+        flop_per_key=2.0 * (head_dim + v_dim) * n_kv_heads * max(group, params.gp),
+        serial_scale=math.sqrt((head_dim + v_dim) / 256.0),
+        dtype=dtype,
+    )
+
+
+OFFSET_GRID = 64.0
+"""Query and output bytes are expressed in keys, rounded to so many parts, so that adding them to a context is exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTerms:
+    """Decode attention of a given batch size and longest sequence, as a function of the summed context x [tokens].
+
+    The smooth maximum of ``T_m``, ``T_c`` and ``T_s`` is ``slope ((x + offset)^q + constant)^(1/q)``.
+
+    Approximation: ``T_m`` grows with x plus query and output bytes, ``T_c`` with x alone; their q-powers are folded
+    into one with the offset that is right to first order (below 1e-4 of the call wherever the two matter; see tests).
+
+    Attributes
+    ----------
+    q, slope, offset, constant : as in the formula [-, s/key, keys, keys^q]
+    memory_slope, memory_fixed, compute_slope, serial : ``T_m = memory_slope x + memory_fixed``, ``T_c``, ``T_s`` [s]
+    split_latency, split_memory : second pass of a KV split, outside the smooth maximum [s]
+    t0 : fixed time of the call [s]
+    held : share of compute units that have a block [-]
+    """
+
+    q: float
+    slope: float
+    offset: float
+    constant: float
+    memory_slope: float
+    memory_fixed: float
+    compute_slope: float
+    serial: float
+    split_latency: float = 0.0
+    split_memory: float = 0.0
+    t0: float = 0.0
+    held: float = 1.0
+
+    @property
+    def extra(self) -> float:
+        """Time of the split's second pass, outside the smooth maximum [s]."""
+        return self.split_latency + self.split_memory
+
+    def body(self, x: Value) -> Value:
+        """Return the smooth maximum of memory, compute and serial time at summed context ``x`` [s]."""
+        return ((x + self.offset) ** self.q + self.constant) ** (1.0 / self.q) * self.slope
+
+    def seconds(self, x: Value) -> Value:
+        """Return the whole call, ``t0`` included [s]."""
+        return self.t0 + self.body(x) + self.extra
+
+    def time(self, x: Value) -> KernelTime:
+        """Return the whole call split by cause."""
+        memory = x * self.memory_slope + self.memory_fixed
+        in_memory, in_compute, in_serial = power_shares(
+            self.q, memory, x * self.compute_slope, self.serial + 0.0 * memory
+        )
+        body = self.body(x)
+        of_kv = x * self.memory_slope / memory
+        return KernelTime(
+            hbm_kv=body * in_memory * of_kv,
+            hbm_activations=body * in_memory * (1.0 - of_kv) + self.split_memory,
+            compute=body * in_compute,
+            latency=self.t0 + self.split_latency + body * in_serial,
+            hbm_demand=memory + self.split_memory,
+            compute_demand=body * self.held,
+        )
+
+
+def _terms(q: float, memory_slope: float, memory_fixed: float, compute_slope: float, serial: float) -> DecodeTerms:
+    """Fold memory, compute and serial time into the form of ``DecodeTerms``."""
+    slope = pn(memory_slope, compute_slope, q)
+    offset = memory_fixed / memory_slope * (memory_slope / slope) ** q
+    return DecodeTerms(
+        q=q,
+        slope=slope,
+        offset=round(offset * OFFSET_GRID) / OFFSET_GRID,
+        constant=(serial / slope) ** q,
+        memory_slope=memory_slope,
+        memory_fixed=memory_fixed,
+        compute_slope=compute_slope,
+        serial=serial,
+    )
+
+
+def decode_terms(
+    chip: Chip,
+    params: DecodeParams,
+    shape: DecodeShape,
+    batch: int,
+    longest: int,
+    *,
+    resident: float = 0.0,
+    split: bool = True,
+) -> DecodeTerms:
+    """Return the terms for ``batch`` sequences of which the longest has ``longest`` keys.
+
+    They depend on ``longest`` only through its number of key blocks, so a caller may cache them by that.
+
+    Parameters
+    ----------
+    resident : share of the KV that is still in L2 (``warm_share``); 0 in a serving step [-]
+    split : whether the kernel splits the KV of a sequence over thread blocks (a lane fact)
+    """
+    p = params
+    key_blocks = -(-longest // p.key_block)
+    slots = p.occ * chip.units
+    units = batch * shape.units_per_sequence
+    splits = max(1, min(math.floor(slots / units), key_blocks)) if split else 1
+    w = units * splits / slots
+    soft = (1.0 - p.wq) * w + p.wq * math.ceil(w)
+    loss = ((1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)) / w if w >= 1.0 else 1.0
+    bandwidth = p.eb * chip.bandwidth * (1.0 - resident + resident * p.l2b)
+    if chip.roofline3:
+        return _roofline3_terms(chip, p, shape, batch)
+    memory = loss / (bandwidth * min(w, 1.0) ** p.oe)
+    io = batch * shape.io_bytes_per_sequence
+    terms = _terms(
+        p.q,
+        memory_slope=shape.kv_bytes_per_key * memory,
+        memory_fixed=io * memory,
+        compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)) * loss,
+        serial=max(1.0, soft) * (p.tcta + -(-key_blocks // splits) * p.tb * shape.serial_scale),
+    )
+    return replace(
+        terms,
+        split_latency=p.ts if splits > 1 else 0.0,
+        split_memory=p.cr * io * splits / (p.eb * chip.bandwidth) if splits > 1 else 0.0,
+        t0=p.t0,
+        held=min(w, 1.0),
+    )
+
+
+def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: int) -> DecodeTerms:
+    """Return the terms of ``t0 + max(FLOP/(ec C), bytes/(eb B))``.
+
+    Approximation: the hard maximum is a smooth one with q = 16 (at most 4.4 % above it, where both are equal), so
+    that the same arithmetic serves every device.
+    """
+    memory = 1.0 / (p.eb * chip.bandwidth)
+    terms = _terms(
+        16.0,
+        memory_slope=shape.kv_bytes_per_key * memory,
+        memory_fixed=batch * shape.io_bytes_per_sequence * memory,
+        compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)),
+        serial=0.0,
+    )
+    return replace(terms, t0=p.t0)
+
+
+def warm_share(chip: Chip, params: DecodeParams, shape: DecodeShape, batch: int, context_sum: int) -> float:
+    """Return the share of KV, queries and outputs that a back-to-back repeat finds in L2 (kernel tables only) [-]."""
+    if params.l2f <= 0.0 or chip.l2_bytes <= 0.0:
+        return 0.0
+    moved = shape.kv_bytes_per_key * context_sum + shape.io_bytes_per_sequence * batch
+    return 1.0 / (1.0 + (moved / (params.l2f * chip.l2_bytes)) ** 2)

@@ -1,0 +1,145 @@
+"""What all kernel-time forms share: the chip's datasheet symbols, the smooth maximum, and time split by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Value = float | Array
+
+MICRO: Final = 1e-6
+
+CAUSES: Final = ("hbm_weights", "hbm_kv", "hbm_activations", "compute", "communication", "latency")
+"""The causes a kernel's own time can have; launch gaps, host and idle belong to the engine."""
+
+
+class LaneLike(Protocol):
+    """The part of a device's fitted lane that a form reads."""
+
+    @property
+    def params(self) -> Mapping[str, float]:
+        """Fitted parameters by their symbol [- or us, as the symbol says]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """Datasheet symbols of one device; what-ifs change these and nothing that was fitted.
+
+    Attributes
+    ----------
+    peak_flops : C, dense peak by compute dtype (``bf16``, ``fp8``, ...) [FLOP/s]
+    bandwidth : B, HBM, one direction, read [B/s]
+    units : S, compute units (SM, CU); a core count where ``form`` is ``roofline3`` [-]
+    l2_bytes : last-level cache [B]
+    onchip_bytes : memory per compute unit that a flash tile must fit [B]; 0 where unknown
+    link_bandwidth : between the devices of a group, one direction, per device [B/s]; 0 where there is none
+    roofline3 : True for devices without comparable units (TPU): ``t0 + max(FLOP/(ec C), bytes/(eb B))``
+    """
+
+    peak_flops: Mapping[str, float]
+    bandwidth: float
+    units: float
+    l2_bytes: float = 0.0
+    onchip_bytes: float = 0.0
+    link_bandwidth: float = 0.0
+    roofline3: bool = False
+
+    def peak(self, dtype: str) -> float:
+        """Return the dense peak of ``dtype`` [FLOP/s], or of the fastest dtype that can stand in for it.
+
+        A dtype without matrix units of its own is computed in a wider one (fp8 on an A100 in bf16, fp4 on an
+        H100 in fp8): the values are converted, the rate is the wider one's.
+        """
+        for candidate in _STAND_INS.get(dtype, (dtype,)):
+            if candidate in self.peak_flops:
+                return self.peak_flops[candidate]
+        return max(self.peak_flops.values())
+
+
+_STAND_INS: Final[dict[str, tuple[str, ...]]] = {
+    "bf16": ("bf16", "fp16"),
+    "fp16": ("fp16", "bf16"),
+    "fp8": ("fp8", "bf16", "fp16"),
+    "int8": ("int8", "fp8", "bf16", "fp16"),
+    "fp4": ("fp4", "fp8", "bf16", "fp16"),
+    "fp32": ("tf32", "fp32"),
+    "tf32": ("tf32", "fp32"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """Seconds of one kernel (or of many at once, as arrays), split by what they are spent on; all [s].
+
+    A smooth maximum has no single winner: its value is divided in the proportion of the q-powers it adds up.
+    ``latency`` holds what neither bandwidth nor peak would shorten: launch-to-launch fixed time, pipeline fill,
+    fixed time per thread block, serial latency of a key block, extra pass of a split.
+
+    The ``*_demand`` fields are no part of that sum: they say what the kernel takes of each shared resource, in
+    resource-seconds [s]: bytes over the bandwidth it can reach, compute units held x time over all units, link bytes
+    over the link rate. None exceeds the kernel's seconds.
+    """
+
+    hbm_weights: Value = 0.0
+    hbm_kv: Value = 0.0
+    hbm_activations: Value = 0.0
+    compute: Value = 0.0
+    communication: Value = 0.0
+    latency: Value = 0.0
+    hbm_demand: Value = 0.0
+    compute_demand: Value = 0.0
+    link_demand: Value = 0.0
+
+    @property
+    def seconds(self) -> Value:
+        """Sum over the causes [s]."""
+        return (
+            self.hbm_weights
+            + self.hbm_kv
+            + self.hbm_activations
+            + self.compute
+            + self.communication
+            + self.latency
+        )
+
+    def __add__(self, other: KernelTime) -> KernelTime:
+        """Return the time of one kernel after the other."""
+        return KernelTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def times(self, factor: Value) -> KernelTime:
+        """Return the time of ``factor`` such kernels."""
+        return KernelTime(*(getattr(self, f.name) * factor for f in fields(self)))
+
+
+def pn(a: Value, b: Value, q: float) -> Value:
+    """Return the smooth maximum ``(a^q + b^q)^(1/q)``: the larger one, plus what imperfect overlap adds.
+
+    >>> pn(3.0, 4.0, 2.0)
+    5.0
+    """
+    return (a**q + b**q) ** (1.0 / q)
+
+
+def power_shares(q: float, *terms: Value) -> tuple[Value, ...]:
+    """Return the share of each of ``terms`` in their smooth maximum: its q-power over the sum of q-powers [-].
+
+    The terms are scaled by the largest first, so that seconds of 1e-9 to the power of 8 do not underflow.
+    """
+    top = terms[0]
+    for term in terms[1:]:
+        top = np.maximum(top, term)
+    scale = 1.0 / np.maximum(top, 1e-300)
+    powers = [(term * scale) ** q for term in terms]
+    total = sum(powers)
+    return tuple(power / total for power in powers)
+
+
+def soft_waves(w: Value, wq: float) -> Value:
+    """Return the waves that ``w`` = blocks over resident slots take: whole ones with weight ``wq``, at least one."""
+    return (1.0 - wq) * np.maximum(w, 1.0) + wq * np.ceil(w)

@@ -1,0 +1,212 @@
+"""Time of a matrix multiplication: the best of the library's tiles and k-splits, each a smooth roofline.
+
+For m x n x k with tile u x v and split s: ``t0 + pn(T_c, T_m; q) + [s > 1] ts``. T_c charges whole tiles (with
+weak wave quantisation and k0 columns of pipeline fill), T_m the bytes moved, slowed when too few blocks run to
+keep the memory busy. Everything fitted is dimensionless or a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .form import MICRO, Array, Chip, KernelTime, LaneLike, power_shares, soft_waves
+
+_TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+_SPLITS = (1, 2, 4, 8, 16)
+_U, _V, _S = (
+    np.array(column, dtype=np.float64)
+    for column in zip(*((u, v, s) for u, v in _TILES for s in _SPLITS), strict=True)
+)
+_MIN_K_PER_SPLIT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class GemmParams:
+    """Fitted parameters of one GEMM lane; symbols as in the module's formula.
+
+    Attributes
+    ----------
+    t0, ts : fixed time of a call, and extra of a k-split [s]
+    ec : share of peak at a 128 x 256 tile [-]
+    eb : share of HBM bandwidth [-]
+    q : sharpness of the smooth maximum [-]
+    k0 : pipeline fill, in columns of k [elements]
+    ct : loss of small tiles [elements]
+    sat, oe : blocks per unit that saturate memory, and how fast bandwidth falls below it [-]
+    cs : share of the split's partial sums that reach HBM [-]
+    wq : weight of wave quantisation [-]
+    l2f, l2b : share of L2 that holds warm operands, and its rate over HBM's [-]; only for warm tables
+    """
+
+    t0: float
+    ec: float
+    eb: float
+    q: float
+    k0: float = 0.0
+    ts: float = 0.0
+    ct: float = 0.0
+    sat: float = 1.5
+    oe: float = 0.0
+    cs: float = 0.5
+    wq: float = 0.1
+    l2f: float = 0.0
+    l2b: float = 1.0
+
+    @classmethod
+    def from_lane(cls, lane: LaneLike) -> GemmParams:
+        """Read the parameters of a device's ``gemm`` (or linear) lane."""
+        p = lane.params
+        return cls(
+            t0=p["t0_us"] * MICRO,
+            ec=p["ec"],
+            eb=p["eb"],
+            q=p.get("q", 3.0),
+            k0=p.get("k0", 0.0),
+            ts=p.get("ts_us", 0.0) * MICRO,
+            ct=p.get("ct", 0.0),
+            sat=p.get("sat", 1.5),
+            oe=p.get("oe", 0.0),
+            cs=p.get("cs", 0.5),
+            wq=p.get("wq", 0.1),
+            l2f=p.get("l2f", 0.0),
+            l2b=p.get("l2b", 1.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GemmWidths:
+    """Bytes per element of weights, inputs and outputs of a GEMM [B]."""
+
+    weight: float = 2.0
+    inputs: float = 2.0
+    output: float = 2.0
+
+
+BF16_WIDTHS = GemmWidths()
+
+
+def gemm_time(
+    chip: Chip,
+    params: GemmParams,
+    m: Array | float,
+    n: Array | float,
+    k: Array | float,
+    *,
+    dtype: str = "bf16",
+    widths: GemmWidths = BF16_WIDTHS,
+    warm: bool = False,
+    compute_factor: float = 1.0,
+) -> KernelTime:
+    """Return the time of C[m, n] = A[m, k] W[n, k] for broadcastable ``m``, ``n``, ``k``, split by cause [s].
+
+    Parameters
+    ----------
+    chip, params : the device's datasheet symbols and its fitted lane
+    m, n, k : tokens, output width and input width of the shard [elements], scalars or arrays of one shape
+    dtype : compute dtype, which sets the peak
+    widths : bytes per element; weight-only quantisation shrinks ``weight`` and nothing else
+    warm : operands may still be in L2 (kernel tables are timed so); a serving step reads weights cold
+    compute_factor : multiplies the compute rate (the engine's ``engine_gemm_efficiency``) [-]
+
+    Returns
+    -------
+    KernelTime of arrays of the broadcast shape
+
+    Examples
+    --------
+    >>> h100 = Chip({"bf16": 989e12}, 3.35e12, 132, 50e6)
+    >>> lane = GemmParams(t0=2.5e-6, ec=0.86, eb=0.89, q=3.0, k0=170, ts=2.5e-6, ct=3, oe=0.08)
+    >>> round(float(gemm_time(h100, lane, 1, 5120, 17408).seconds) * 1e6, 1)
+    63.0
+    """
+    rate = chip.peak(dtype) * compute_factor
+    weights, inputs, outputs = widths.weight * n * k, widths.inputs * m * k, widths.output * m * n
+    if chip.roofline3:
+        return _roofline3(params, rate, chip.bandwidth, 2.0 * m * n * k, weights, inputs + outputs)
+    m, n, k, weights, plain = (
+        np.asarray(a, dtype=np.float64)[..., None]
+        for a in np.broadcast_arrays(m, n, k, weights, inputs + outputs)
+    )
+    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights + plain, rate, warm)
+    power_sum = t_compute**params.q + t_memory**params.q
+    body = power_sum ** (1.0 / params.q)
+    split = np.where(_S > 1, params.ts, 0.0)
+    allowed = (_S == 1) | (k / _S >= _MIN_K_PER_SPLIT)
+    best = np.argmin(np.where(allowed, body + split, np.inf), axis=-1)[..., None]
+
+    def chosen(a: Array) -> Array:
+        return np.take_along_axis(np.broadcast_to(a, body.shape), best, axis=-1)[..., 0]
+
+    share = chosen(t_compute) ** params.q / chosen(power_sum)
+    busy = chosen(body)
+    fill = params.k0 / (chosen(k / _S) + params.k0)
+    moved = (weights + plain)[..., 0] + chosen(split_bytes)
+    in_memory = busy * (1.0 - share)
+    by_weights = weights[..., 0] / moved
+    return KernelTime(
+        hbm_weights=in_memory * by_weights,
+        hbm_activations=in_memory * (1.0 - by_weights),
+        compute=busy * share * (1.0 - fill),
+        latency=params.t0 + chosen(split) + busy * share * fill,
+        hbm_demand=chosen(t_memory),
+        compute_demand=busy * np.minimum(chosen(w), 1.0),
+    )
+
+
+def gemm_seconds(
+    chip: Chip,
+    params: GemmParams,
+    m: Array | float,
+    n: Array | float,
+    k: Array | float,
+    *,
+    dtype: str = "bf16",
+    widths: GemmWidths = BF16_WIDTHS,
+    warm: bool = False,
+    compute_factor: float = 1.0,
+) -> Array:
+    """Return ``gemm_time(...).seconds`` without the split by cause (for tables and fits) [s]."""
+    return np.asarray(
+        gemm_time(
+            chip, params, m, n, k, dtype=dtype, widths=widths, warm=warm, compute_factor=compute_factor
+        ).seconds
+    )
+
+
+def _terms(
+    chip: Chip, p: GemmParams, m: Array, n: Array, k: Array, moved: Array, rate: float, warm: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Return (T_c, T_m) [s], bytes of partial sums [B] and blocks per unit, for all tiles and splits (last axis)."""
+    blocks = np.ceil(m / _U) * np.ceil(n / _V) * _S
+    w = blocks / chip.units
+    waves = soft_waves(w, p.wq)
+    tile_rate = rate * p.ec * (1.0 + 3.0 * p.ct / 256.0) / (1.0 + p.ct * (1.0 / _U + 1.0 / _V))
+    t_compute = waves * (2.0 * _U * _V) * (k / _S + p.k0) * chip.units / tile_rate
+    split_bytes = np.where(_S > 1, p.cs * 4.0 * _S, 0.0) * m * n
+    total = moved + split_bytes
+    bandwidth = p.eb * chip.bandwidth
+    if warm and p.l2f > 0.0 and chip.l2_bytes > 0.0:
+        resident = 1.0 / (1.0 + (total / (p.l2f * chip.l2_bytes)) ** 3)
+        bandwidth = bandwidth * (1.0 - resident + resident * p.l2b)
+    t_memory = total / bandwidth / np.minimum(w / p.sat, 1.0) ** p.oe
+    return t_compute, t_memory, split_bytes, w
+
+
+def _roofline3(
+    p: GemmParams, rate: float, bandwidth: float, flop: Array | float, weights: Array | float, plain: Array | float
+) -> KernelTime:
+    """Return the 3-parameter time ``t0 + max(FLOP/(ec C), bytes/(eb B))``; a hard maximum has one cause."""
+    t_compute = np.asarray(flop, dtype=np.float64) / (p.ec * rate)
+    t_memory = (weights + plain) / (p.eb * bandwidth)
+    bound = t_compute > t_memory
+    of_weights = weights / (weights + plain)
+    return KernelTime(
+        hbm_weights=np.where(bound, 0.0, t_memory * of_weights),
+        hbm_activations=np.where(bound, 0.0, t_memory * (1.0 - of_weights)),
+        compute=np.where(bound, t_compute, 0.0),
+        latency=np.full(np.shape(t_compute), p.t0),
+        hbm_demand=t_memory,
+        compute_demand=t_compute,
+    )

@@ -1,0 +1,203 @@
+"""Time of everything in a step that depends only on how many tokens it computes: matrices, streaming kernels, experts,
+all-reduces. Tables are filled as token counts come up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .errors import CatalogError
+from .lowering import LinearShape, ModelPlan
+from .precision import Precision
+from .steptypes import StepDevice, StepEngine
+from .timing.allreduce import AllReduceParams, allreduce_time
+from .timing.elementwise import ElementwiseParams, elementwise_time
+from .timing.form import Array, Chip, KernelTime, LaneLike
+from .timing.gemm import GemmWidths
+from .timing.linear import LinearParams, linear_time
+
+CELL = 64
+"""Above the capture sizes, times are linear between the ends of cells of so many tokens (the smallest tile)."""
+_CELLS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixGroup:
+    """Matrices of one precision that a step multiplies by the same number of rows.
+
+    Attributes
+    ----------
+    params : their lane
+    n, k, count : widths on the rank, and how often each occurs in a step (arrays of one length)
+    """
+
+    params: LinearParams
+    n: Array
+    k: Array
+    count: Array
+
+    def time(self, chip: Chip, m: Array, compute_factor: float) -> KernelTime:
+        """Return the summed time at each row count in ``m`` (1-d) [s]."""
+        each = linear_time(
+            chip, self.params, m[:, None], self.n[None, :], self.k[None, :], compute_factor=compute_factor
+        )
+        return _weighted(each, self.count)
+
+
+@dataclass(slots=True)
+class TokenTimes:
+    """Times of one model on one device by token count.
+
+    Attributes
+    ----------
+    chip, plan : datasheet symbols and the lowered model
+    efficiency : the engine's factor on GEMM compute rates
+    matrices : the layers' matrices (and those outside), by precision
+    streaming : params of streaming kernels
+    allreduce : params of the all-reduce, None for one rank
+    """
+
+    chip: Chip
+    plan: ModelPlan
+    efficiency: float
+    matrices: tuple[MatrixGroup, ...]
+    streaming: ElementwiseParams
+    allreduce: AllReduceParams | None
+    exact_up_to: int
+    _exact: dict[int, float] = field(default_factory=dict[int, float])
+    _cells: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
+
+    def seconds(self, m: int) -> float:
+        """Return the time of a step's token part at ``m`` (padded) tokens [s].
+
+        Approximation: above ``exact_up_to`` tokens the time is linear inside cells of 64, whose ends are exact: the
+        number of tiles is constant there and only bytes grow (within 0.02 % of the form on H100 and A100 at 512..8192
+        tokens; see the tests).
+        """
+        if m <= self.exact_up_to:
+            known = self._exact.get(m)
+            if known is None:
+                known = self._exact[m] = float(self._total(np.array([float(m)]))[0])
+            return known
+        cell = (m - 1) // CELL
+        line = self._cells.get(cell)
+        if line is None:
+            self._fill(cell)
+            line = self._cells[cell]
+        return line[0] + line[1] * m
+
+    def parts(self, m: Array) -> dict[str, KernelTime]:
+        """Return the time of each part at each token count in ``m`` (1-d, padded), split by cause [s]."""
+        gemm = KernelTime()
+        for group in self.matrices:
+            gemm = gemm + group.time(self.chip, m, self.efficiency)
+        kernels = sum(layer.count * layer.streaming.kernels for layer in self.plan.layers) + 2
+        moved = sum(layer.count * layer.streaming.bytes_per_token for layer in self.plan.layers)
+        moved += self.plan.embedding_bytes_per_token + 2.0 * self.plan.message_bytes_per_token
+        found = {
+            "gemm": gemm,
+            "elementwise": elementwise_time(self.chip, self.streaming, moved * m, float(kernels)),
+        }
+        if self.allreduce is not None:
+            sums = sum(layer.count * layer.allreduces for layer in self.plan.layers)
+            message = self.plan.message_bytes_per_token * m
+            found["communication"] = allreduce_time(self.chip, self.allreduce, message, self.plan.group).times(sums)
+        return found
+
+    def _total(self, m: Array) -> Array:
+        total = np.zeros_like(m)
+        for time in self.parts(m).values():
+            total = total + time.seconds
+        return total
+
+    def _fill(self, cell: int) -> None:
+        """Compute the lines of a few cells from ``cell`` on, both ends of each."""
+        cells = np.arange(cell, cell + _CELLS_AT_ONCE, dtype=np.float64)
+        low, high = cells * CELL + 1.0, (cells + 1.0) * CELL
+        at = self._total(np.concatenate([low, high]))
+        slope = (at[len(cells) :] - at[: len(cells)]) / (CELL - 1.0)
+        start = at[: len(cells)] - slope * low
+        for i in range(len(cells)):
+            self._cells.setdefault(cell + i, (float(start[i]), float(slope[i])))
+
+
+def token_times(device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan) -> TokenTimes:
+    """Bind a lowered model to a device's lanes and an engine's step parameters."""
+    occurrences: Counter[LinearShape] = Counter()
+    for layer in plan.layers:
+        for matrix in layer.linears:
+            occurrences[matrix] += layer.count
+    occurrences.update(plan.outside)
+    return TokenTimes(
+        chip=chip,
+        plan=plan,
+        efficiency=engine.engine_gemm_efficiency,
+        matrices=matrix_groups(device, engine.lane, occurrences),
+        streaming=ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb),
+        allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane)) if plan.group > 1 else None,
+        exact_up_to=max(engine.capture_sizes, default=0),
+    )
+
+
+def matrix_groups(device: StepDevice, lane: str, occurrences: Counter[LinearShape]) -> tuple[MatrixGroup, ...]:
+    """Group matrices by precision and shape, with the lane that times each precision."""
+    found: list[MatrixGroup] = []
+    for precision in dict.fromkeys(matrix.precision for matrix in occurrences):
+        shapes: Counter[tuple[int, int]] = Counter()
+        for matrix, count in occurrences.items():
+            if matrix.precision == precision:
+                shapes[matrix.n, matrix.k] += count
+        n, k = np.array(list(shapes), dtype=np.float64).T
+        count = np.array(list(shapes.values()), dtype=np.float64)
+        found.append(MatrixGroup(linear_params(device, lane, precision), n, k, count))
+    return tuple(found)
+
+
+def linear_params(device: StepDevice, lane: str, precision: Precision) -> LinearParams:
+    """Return the device's lane for a precision.
+
+    Approximation: where the device has no lane of its own for it, the bf16 GEMM lane at that precision's peak and
+    widths, with the quantise pass of H100's fp8 CUTLASS lane (2.2 us and 0.38 of HBM); a weight-only format keeps 0.9
+    of the compute rate. Measured low-precision lanes differ from such a guess by 10-20 %.
+    """
+    widths = GemmWidths(precision.weight_bytes, precision.input_bytes, precision.output_bytes)
+    if not precision.name:
+        return LinearParams.from_lane(device.lane("gemm", lane), precision.compute, widths)
+    try:
+        own = device.lane(f"linear_{precision.name}", lane)
+    except CatalogError:
+        return _derived(device.lane("gemm", lane), precision, widths)
+    return LinearParams.from_lane(own, precision.compute, widths)
+
+
+def padded(sizes: tuple[int, ...], m: int) -> int:
+    """Return the capture size that ``m`` tokens are padded to; ``m`` itself above the largest.
+
+    >>> padded((1, 2, 4, 8, 16), 5)
+    8
+    """
+    return sizes[bisect_left(sizes, m)] if sizes and m <= sizes[-1] else m
+
+
+def _weighted(each: KernelTime, count: Array) -> KernelTime:
+    """Sum times of shape (rows, shapes) over the shapes, ``count`` of each, one by one in a fixed order."""
+    shape = np.shape(each.seconds)
+    summed: list[Array] = []
+    for name in KernelTime.__dataclass_fields__:
+        values = np.broadcast_to(np.asarray(getattr(each, name), dtype=np.float64), shape)
+        total = np.zeros(shape[0])
+        for i, times in enumerate(count):
+            total = total + values[:, i] * times
+        summed.append(total)
+    return KernelTime(*summed)
+
+
+def _derived(gemm: LaneLike, precision: Precision, widths: GemmWidths) -> LinearParams:
+    base = LinearParams.from_lane(gemm, precision.compute, widths)
+    if precision.quantises_inputs:
+        return replace(base, tqz=2.2e-6, eqz=0.38)
+    return replace(base, gemm=replace(base.gemm, ec=0.9 * base.gemm.ec))
