@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from .figures import NO_COMPLETED, NS_PER_S, Figures, Unknown
 from .histogram import LogHistogram, exact_sum
+from .record import RunRecord
 from .request import Status
-from .result import RunRecord
 
 Mask = npt.NDArray[np.bool_]
 

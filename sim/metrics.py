@@ -10,8 +10,8 @@ import numpy as np
 from .figures import NO_COMPLETED, NS_PER_S, Figure, Figures, Unknown
 from .histogram import exact_sum
 from .latency import completed, spans_ns
+from .record import CAUSES, LIMITERS, RunRecord
 from .request import Status
-from .result import CAUSES, LIMITERS, RunRecord
 
 
 def request_counts(record: RunRecord) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def cost(record: RunRecord) -> Figures:
 
 
 def energy(record: RunRecord) -> Figures:
-    """Return energy figures: unknown without a power model; the reason states what the boards' limit allows."""
+    """Return energy figures: unknown without a power model; the reason states the boards' limit."""
     reason = "no calibrated power model"
     _, outputs = token_counts(record)
     watts = record.setup.tdp_w

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .figures import NS_PER_S, Figures, Unknown
 from .latency import Mask, completed, spans_ns
-from .result import RunRecord
+from .record import RunRecord
 
 SLO_METRICS: tuple[str, ...] = ("queue_s", "ttft_s", "client_ttft_s", "tpot_s", "e2e_s")
 """Metrics that every request has a value of, so that a threshold can be held against it."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .figures import NS_PER_S
 from .histogram import exact_sum
-from .result import RunRecord
+from .record import RunRecord
 
 State = Literal["steady", "unstable", "unsettled", "batch"]
 Times = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ def stability(record: RunRecord) -> Stability:
     4. unsettled: the line never emptied in the second half, and shrank by 1.2 (an earlier burst not cleared).
     5. unsettled: requests stay, on average, longer than a quarter of the period.
     6. unsettled: present grew from the third quarter to the last by 1.2, by more than three standard
-       deviations of Poisson counts, and by 1.2 in proportion to arrivals (by Little's law, requests stay longer).
+       deviations of Poisson counts, and by 1.2 relative to arrivals (by Little's law, requests stay longer).
 
     A load just below what the engine sustains can look unstable in a short run (queues near saturation forget
     slowly); it is then right not to quote its means either.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .figures import Figures, Unknown
 from .latency import completed
 from .metrics import limiter_share, mean_running, request_counts
-from .result import CAUSES, RunRecord
+from .record import CAUSES, RunRecord
 from .stability import Stability, stability
 
 BOUNDS: Mapping[str, tuple[str, ...]] = {
@@ -165,8 +165,9 @@ def _rejections(record: RunRecord) -> str:
 def _lever(record: RunRecord, lever: str | Unknown) -> str:
     if isinstance(lever, Unknown):
         return ""
+    words = LEVER_WORDS.get(lever, lever.replace("_", " "))
     saved = f"{record.work['elasticity'][lever] * 10:.1f} %"
-    return f"next lever: {LEVER_WORDS.get(lever, lever.replace('_', ' '))} (10 % more saves {saved} of busy time)"
+    return f"next lever: {words} (10 % more saves {saved} of busy time)"
 
 
 def _outcome(record: RunRecord) -> str:

@@ -1,0 +1,222 @@
+"""What a run prints and writes: the ``summary.json`` object and the result directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..hwmodels.errors import MemboundError
+from . import metrics, tables
+from .figures import Figures, Unknown
+from .latency import latency
+from .record import RunRecord
+from .slo import slo
+from .stability import stability
+from .verdict import verdict
+from .vllm_bench import vllm_bench
+
+SCHEMA_VERSION = 1
+MEMORY_KEYS: tuple[str, ...] = (
+    "weights_bytes", "activation_bytes", "reserve_bytes", "kv_pool_bytes", "kv_bytes_per_token",
+    "num_gpu_blocks", "kv_capacity_tokens", "max_concurrency_at_max_model_len", "fits",
+)  # fmt: skip
+PROVENANCE_KEYS: tuple[str, ...] = ("version", "device", "device_hash", "model", "engine", "seed")
+RESULT_FILES: tuple[str, ...] = (
+    "scenario.yaml", "provenance.json", "requests.parquet", "steps.parquet", "kv.parquet",
+    "itl_by_position.parquet", "vllm_bench.json", "summary.json",
+)  # fmt: skip
+"""Every file ``write_result`` may write; ``summary.json`` comes last, so where it is, the rest is."""
+
+
+class OutputError(MemboundError):
+    """A result directory that cannot be written."""
+
+
+def summary(record: RunRecord) -> dict[str, Any]:
+    """Return a run's figures under the keys of ``summary.json``.
+
+    Every key is there. A figure that is not known is None, and ``confidence.warnings`` says why.
+    """
+    tree: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "scenario": _scenario(record),
+        "provenance": _provenance(record),
+        "requests": metrics.request_counts(record),
+        "latency": latency(record),
+        "throughput": metrics.throughput(record),
+        "slo": slo(record),
+        "time_share": metrics.time_share(record),
+        "limiter": metrics.limiter_share(record),
+        "utilization": metrics.utilization(record),
+        "memory": _memory(record),
+        "kv": metrics.kv(record),
+        "cost": metrics.cost(record),
+        "energy": metrics.energy(record),
+        "verdict": verdict(record),
+        "confidence": {
+            "level": record.provenance.get("level", Unknown("the fitted lanes state no level")),
+            "interval": Unknown("no calibrated parameter intervals to propagate"),
+        },
+        "simulation": metrics.simulation(record),
+    }
+    reasons = [f"{', '.join(paths)} is null: {why}" for why, paths in _unknowns(tree).items()]
+    known: dict[str, Any] = _without_unknowns(tree)
+    known["confidence"]["warnings"] = [*_warnings(record), *reasons]
+    return known
+
+
+def to_json(value: object) -> str:
+    """Return ``value`` as JSON text that is the same for the same value, with a final newline.
+
+    Raises
+    ------
+    ValueError
+        A figure is not finite: an unknown one must be None.
+    """
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy scalars and arrays, paths and mappings as what JSON knows."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return str(value)
+
+
+def _warnings(record: RunRecord) -> list[str]:
+    """Return what a reader should know before believing the figures."""
+    found = list(record.warnings)
+    state = stability(record)
+    if not state.steady:
+        found.append(f"latency is of this run, not of a steady state ({state.state}): {state.reason}")
+    counts = metrics.request_counts(record)
+    left = counts["submitted"] - counts["completed"] - counts["rejected"] - counts["aborted"]
+    if left:
+        found.append(f"{left} of {counts['submitted']} requests were unfinished when the run ended")
+    return found
+
+
+def _scenario(record: RunRecord) -> Any:
+    if record.scenario is None:
+        return Unknown("the run was not made from a scenario")
+    if hasattr(record.scenario, "model_dump"):
+        return record.scenario.model_dump(mode="json")
+    return record.scenario
+
+
+def _provenance(record: RunRecord) -> Figures:
+    return {key: record.provenance.get(key, Unknown("not recorded")) for key in PROVENANCE_KEYS}
+
+
+def _memory(record: RunRecord) -> Figures:
+    """Return the terms of the KV pool under the JSON's names."""
+    if record.memory is None:
+        return dict.fromkeys(MEMORY_KEYS, Unknown("the KV pool was not sized"))
+    found = {key: getattr(record.memory, key, None) for key in MEMORY_KEYS}
+    missing = Unknown("not stated by the sizing of the KV pool")
+    return {key: missing if value is None else value for key, value in found.items()}
+
+
+def _unknowns(tree: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return reason -> paths of the unknown figures; a branch that is unknown throughout is named once."""
+    found: dict[str, list[str]] = {}
+    for path, why in _unknown_paths(tree, ""):
+        found.setdefault(why, []).append(path)
+    return found
+
+
+def _unknown_paths(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        path = prefix + key
+        why = _common_reason(value)
+        if why is not None:
+            yield path, why
+        elif isinstance(value, Mapping):
+            yield from _unknown_paths(value, path + ".")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _common_reason(value: Any) -> str | None:
+    """Return the one reason why a figure or a whole branch is unknown; None if some of it is known."""
+    if isinstance(value, Unknown):
+        return value.reason
+    if not isinstance(value, Mapping) or not value:
+        return None
+    reasons: set[str | None] = {_common_reason(part) for part in value.values()}  # pyright: ignore[reportUnknownVariableType]
+    return reasons.pop() if len(reasons) == 1 else None
+
+
+def _without_unknowns(value: Any) -> Any:
+    if isinstance(value, Unknown):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _without_unknowns(part) for key, part in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def write_result(record: RunRecord, folder: str | Path) -> list[Path]:
+    """Write the result directory and return its files.
+
+    All files are first written under a temporary name beside ``folder``, then renamed: a run that is
+    interrupted leaves an earlier result as it was. Files of an earlier result that this run lacks go.
+
+    Raises
+    ------
+    OutputError
+        ``folder`` is a file, or cannot be written.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise OutputError(f"output folder {str(target)!r} is a file; allowed: a new or an existing folder")
+    staging = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        staging.mkdir(parents=True)
+        _write_files(record, staging)
+        _publish(staging, target)
+    except OSError as error:
+        raise OutputError(f"output folder {str(target)!r} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return [target / name for name in RESULT_FILES if (target / name).exists()]
+
+
+def _write_files(record: RunRecord, folder: Path) -> None:
+    """Write the files of a result into an empty folder."""
+    if hasattr(record.scenario, "to_yaml"):
+        (folder / "scenario.yaml").write_text(record.scenario.to_yaml(), encoding="utf-8")
+    (folder / "provenance.json").write_text(to_json(provenance(record)), encoding="utf-8")
+    for name, table in tables.all_tables(record).items():
+        tables.write_parquet(table, folder / name)
+    (folder / "vllm_bench.json").write_text(to_json(vllm_bench(record)), encoding="utf-8")
+    (folder / "summary.json").write_text(to_json(summary(record)), encoding="utf-8")
+
+
+def provenance(record: RunRecord) -> dict[str, Any]:
+    """Return everything known about what made the run, for ``provenance.json``."""
+    setup = record.setup
+    return {
+        **record.provenance,
+        "gpus": setup.gpus,
+        "replicas": setup.replicas,
+        "usd_per_gpu_hour": setup.usd_per_gpu_hour,
+        "price_source": setup.price_source,
+        "warnings": list(record.warnings),
+    }
+
+
+def _publish(staging: Path, target: Path) -> None:
+    """Move the files of ``staging`` into ``target``: in one rename where it is new, else file by file."""
+    if not target.exists():
+        staging.rename(target)
+        return
+    (target / "summary.json").unlink(missing_ok=True)
+    for name in RESULT_FILES:
+        if (staging / name).exists():
+            (staging / name).replace(target / name)
+        else:
+            (target / name).unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""What the recorder keeps of one run: the record that every metric is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .histogram import LogHistogram
+
+Column = npt.NDArray[Any]
+
+CAUSES: tuple[str, ...] = (
+    "hbm_weights", "hbm_kv", "hbm_activations", "compute", "communication", "transfer", "latency", "launch",
+    "host", "bubble", "idle",
+)  # fmt: skip
+"""What a nanosecond of a replica's wall time can be charged to; all but ``idle`` are busy time."""
+
+LIMITERS: tuple[str, ...] = ("kv_blocks", "max_num_seqs", "token_budget", "arrivals")
+"""What can keep a batch from being larger."""
+
+REQUEST_COLUMNS: tuple[str, ...] = (
+    "index", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "input_tokens",
+    "output_tokens", "num_cached_tokens", "num_preemptions", "priority", "status", "slo_class", "session",
+    "reject_reason",
+)  # fmt: skip
+"""Columns of ``RunRecord.requests``; times are -1 where the event never came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Facts about what ran that the metrics need; None where nobody knows.
+
+    Attributes
+    ----------
+    gpus_per_replica, replicas : GPUs of one engine, and how many engines served side by side
+    hbm_bandwidth : datasheet bandwidth of one GPU [B/s]
+    tdp_w : board power limit of one GPU [W]
+    usd_per_gpu_hour : price of one GPU [USD/h]
+    price_source : where that price is from, with its date
+    client_overhead_s : server and network time that a client sees on top of the engine's [s]
+    max_num_seqs : most sequences the engine may run at once
+    slo_classes : thresholds by class and metric [s], e.g. ``{"default": {"ttft_s": 0.5, "tpot_s": 0.05}}``
+    slo_attainment : share of the requests that must meet theirs
+    """
+
+    gpus_per_replica: int = 1
+    replicas: int = 1
+    hbm_bandwidth: float | None = None
+    tdp_w: float | None = None
+    usd_per_gpu_hour: float | None = None
+    price_source: str | None = None
+    client_overhead_s: float | None = None
+    max_num_seqs: int | None = None
+    slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    slo_attainment: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.gpus_per_replica * self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """Everything the recorder kept of one run; whole numbers wherever a sum is printed.
+
+    Attributes
+    ----------
+    requests : columns ``REQUEST_COLUMNS``, shape (n_requests,), in order of submission
+    slo_classes, reject_reasons : names that the codes of those columns stand for (reason -1: not rejected)
+    causes_ns : wall time of all replicas by cause [ns]; every key of ``CAUSES``, summing to ``wall_ns``
+    limiter_ns : busy time by what kept the batch from being larger [ns]; keys ``LIMITERS``, summing to
+        ``busy_ns``
+    wall_ns, busy_ns : time that the replicas existed, and that they had a step running, summed over them [ns]
+    start_ns, end_ns : first arrival and last token [ns]
+    itl : gaps between emissions, one for each emission after a request's first
+    itl_by_position : sum of the gaps before output token p [ns] and their count, index p
+    kv : ``peak_usage``, ``mean_usage``, ``internal_fragmentation``, ``external_fragmentation`` (fractions),
+        ``prefix_queried_tokens``, ``prefix_hit_tokens``, ``preemptions``, ``num_gpu_blocks``; None if unknown
+    work : sums over the run, of one GPU (the mean over a replica's): ``useful_flop_seconds`` (FLOP over the
+        peak of the dtype used [s]), ``useful_hbm_bytes`` [B], ``kernel_busy_s``, ``sm_active_s``,
+        ``tensor_active_s``, ``dram_active_s`` [s]; and ``elasticity``: lever -> share of busy time saved per
+        share by which the lever grows
+    counts : ``steps``, ``jumps``, ``events``, ``empty_batches``, ``wasted_tokens``, ``late_tokens``
+    steps : per-step columns, shape (n_steps,), where they were asked for
+    kv_timeline : ``time_ns``, ``used_blocks``, ``cached_blocks``, where it was kept
+    per_request_causes : ``ttft`` and ``decode`` -> time by cause [ns], shape (n_requests, len(CAUSES))
+    memory : how the KV pool was sized (``hwmodels.capacity.KVPool``)
+    provenance : ``version``, ``device``, ``device_hash``, ``model``, ``engine``, ``seed``, ``level``, ...
+    warnings : what a reader should know before believing the figures
+    scenario : the resolved scenario
+    setup : prices, thresholds and hardware figures that metrics need
+    """
+
+    requests: Mapping[str, Column]
+    causes_ns: Mapping[str, int]
+    limiter_ns: Mapping[str, int]
+    wall_ns: int
+    busy_ns: int
+    start_ns: int
+    end_ns: int
+    itl: LogHistogram = field(default_factory=LogHistogram)
+    itl_by_position: tuple[Column, Column] | None = None
+    kv: Mapping[str, float | int | None] = field(default_factory=dict[str, "float | int | None"])
+    work: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    slo_classes: Sequence[str] = ("default",)
+    reject_reasons: Sequence[str] = ()
+    steps: Mapping[str, Column] | None = None
+    kv_timeline: Mapping[str, Column] | None = None
+    per_request_causes: Mapping[str, Column] | None = None
+    memory: Any = None
+    provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    warnings: Sequence[str] = ()
+    scenario: Any = None
+    setup: Setup = field(default_factory=Setup)
+
+    @property
+    def n_requests(self) -> int:
+        """Requests submitted."""
+        return int(self.requests["index"].size)
+
+    @property
+    def duration_s(self) -> float:
+        """First arrival to last token [s]."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    def with_status(self, status: int) -> npt.NDArray[np.bool_]:
+        """Return which requests ended as ``status``, shape (n_requests,)."""
+        return np.equal(self.requests["status"], int(status))
