@@ -34,9 +34,9 @@ class Request:
 
     __slots__ = (
         "arrival_ns", "block_hashes", "first_scheduled_ns", "first_token_ns", "index", "input_tokens", "kv",
-        "last_token_ns", "max_tokens", "num_cached_tokens", "num_computed_tokens", "num_output_tokens",
+        "last_step", "last_token_ns", "max_tokens", "num_cached_tokens", "num_computed_tokens", "num_output_tokens",
         "num_pending_tokens", "num_preemptions", "output_tokens", "priority", "reject_reason", "request_id",
-        "session", "slo_class", "status",
+        "scheduled_step", "session", "slo_class", "status", "stretch_position", "stretch_step",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,11 @@ class Request:
         self.last_token_ns = -1
         self.reject_reason: str | None = None
         self.kv: object = None
+        # Kept for the recorder: the step of its last token, and where the present stretch of one token a step began.
+        self.scheduled_step = -1
+        self.last_step = -1
+        self.stretch_step = -1
+        self.stretch_position = -1
 
     @property
     def num_tokens(self) -> int:

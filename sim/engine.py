@@ -1,0 +1,543 @@
+"""The engine: composes steps, runs them on the device, hands out tokens, and jumps over steps that repeat.
+
+The loop is that of vLLM V1. Synchronously a step is composed when the one before it has ended. Asynchronously up to two
+are composed and not applied, so that step k + 2 is composed when step k has ended and k + 1 starts. Between two events
+that can change a decision the same decode batch repeats; the engine then takes many steps at once (a *run*), with the
+same clock, to the nanosecond, as one by one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from .decoding import DecodeCohort
+from .request import Request, Status
+
+if TYPE_CHECKING:
+    import simpy
+
+    from .kvcache.base import KVAllocator
+    from .recorder import Recorder
+    from .scheduler.base import ScheduledBatch, Scheduler
+
+LONGEST_RUN = 4096
+
+
+class StepTimer(Protocol):
+    """What a step takes; ``hwmodels.StepModel`` is one.
+
+    ``context_sum`` and ``longest`` count the keys read by the sequences with one token, that token included; in a
+    run they are those of the first step, and every context grows by one a step.
+    """
+
+    needs_contexts: bool
+
+    def step_ns(
+        self, n_decode: int, context_sum: int, longest: int,
+        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
+        """Return the duration of one step [ns]; ``prefill`` holds (new tokens, tokens cached before)."""
+        ...
+
+    def decode_run_ns(
+        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Return the durations of ``steps`` pure decode steps, shape (steps,) [ns]."""
+        ...
+
+
+class Flight:
+    """A composed step, or a run of equal ones, whose outputs have not been applied yet.
+
+    Attributes
+    ----------
+    composed_ns, start_ns, end_ns : when it was composed, starts and ends (a run: its first start, its last end) [ns]
+    step, steps : index of its first step, and how many steps it holds
+    emitting : requests tracked one by one that get a token at its end
+    last : requests that get their last token at its end
+    late : requests preempted since it was composed, whose token still comes
+    """
+
+    __slots__ = ("composed_ns", "emitting", "end_ns", "last", "late", "start_ns", "step", "steps")
+
+    def __init__(self, composed_ns: int, start_ns: int, end_ns: int, step: int, steps: int) -> None:
+        self.composed_ns = composed_ns
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.step = step
+        self.steps = steps
+        self.emitting: list[Request] = []
+        self.last: list[Request] = []
+        self.late: list[Request] = []
+
+
+class Run:
+    """The composed-ahead repetition of a decode step that has not been cut yet: ``ends_ns[i]`` ends its i-th step."""
+
+    __slots__ = ("ends_ns", "first")
+
+    def __init__(self, first: Flight, ends_ns: np.ndarray) -> None:
+        self.first = first
+        self.ends_ns = ends_ns
+
+
+class Observer(Protocol):
+    """Sees every step as it is composed and applied (oracle tests, timelines)."""
+
+    def composed(self, engine: Engine, flight: Flight, batch: ScheduledBatch) -> None:
+        """Look at the state right after a step was composed."""
+        ...
+
+    def repeated(self, engine: Engine, flight: Flight, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
+        """Look at a run: the steps that repeat ``flight`` after it."""
+        ...
+
+    def applied(self, engine: Engine, flight: Flight, finished: list[Request]) -> None:
+        """Look at the state right after a step's outputs were applied."""
+        ...
+
+
+class Engine:
+    """One replica of a serving engine on a SimPy clock of integer nanoseconds.
+
+    Parameters
+    ----------
+    env : SimPy environment whose ``now`` is an int [ns]
+    scheduler, allocator, timer : the policy, the KV memory and the price of a step
+    recorder : where everything that happens is written down
+    max_model_len : longest sequence; longer requests are rejected [tokens]
+    async_scheduling : compose one step ahead
+    fast_forward : take repeating steps at once; the results are the same
+    cohort : keep the decoding requests as one object; off, each is looked at in every step, with the same results
+    deliver : called at every composing instant to submit whatever has arrived by then
+    next_arrival_ns : earliest time of an arrival not delivered yet, or None; only a hint for the length of runs
+    on_finish : called with every request that ends
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        scheduler: Scheduler,
+        allocator: KVAllocator,
+        timer: StepTimer,
+        recorder: Recorder,
+        *,
+        max_model_len: int,
+        async_scheduling: bool = False,
+        fast_forward: bool = True,
+        cohort: bool = True,
+        deliver: Callable[[int], None] = lambda now: None,
+        next_arrival_ns: Callable[[], int | None] = lambda: None,
+        on_finish: Callable[[Request], None] = lambda request: None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.env = env
+        self.scheduler = scheduler
+        self.allocator = allocator
+        self.timer = timer
+        self.recorder = recorder
+        self.max_model_len = max_model_len
+        self.depth = 2 if async_scheduling else 1
+        self.fast_forward = fast_forward
+        self.cohort = cohort
+        self.deliver = deliver
+        self.next_arrival_ns = next_arrival_ns
+        self.on_finish = on_finish
+        self.observer = observer
+
+        self.running: list[Request] = []
+        self.waiting = scheduler.queue()
+        self.decoding = DecodeCohort(allocator.block_size)
+        self.individuals: list[Request] = []
+        self.padding = DecodeCohort(allocator.block_size)
+        self.flights: deque[Flight] = deque()
+        self.run: Run | None = None
+        self.device_free_ns = 0
+        self.steps = 0
+        self.live_tokens = 0
+        self._pace_ns = 0
+        self._wake: simpy.Event | None = None
+        self._busy = False
+
+    # -- what the outside does ----------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Take in a request that arrives now, or reject it with a reason."""
+        reason = self._refusal(request)
+        if reason is not None:
+            request.status = Status.REJECTED
+            request.reject_reason = reason
+            self.recorder.finish(request)
+            self.on_finish(request)
+            return
+        self.waiting.push(request)
+        if self._busy:
+            return
+        if self._wake is None:
+            self._wake_at(self.env.now)
+        elif self.run is not None and self.scheduler.arrival_matters(self, request):
+            self._cut(self.env.now)
+
+    def _refusal(self, request: Request) -> str | None:
+        if request.input_tokens > self.max_model_len:
+            return "prompt exceeds max_model_len"
+        if request.input_tokens + request.output_tokens > self.max_model_len:
+            return "prompt and answer exceed max_model_len"
+        if not self.allocator.fits(request.input_tokens + request.output_tokens):
+            return "request exceeds the KV pool"
+        return self.scheduler.refuses(request)
+
+    # -- what the scheduler does (SchedulerView) ----------------------------------------------------------------
+
+    def dissolve(self) -> None:
+        """Turn every decoding request into an individual."""
+        cohort = self.decoding
+        if not len(cohort):
+            return
+        members = list(cohort.members)
+        if self.flights:
+            ahead = self.flights[-1]
+            already = set(ahead.emitting)
+            ahead.emitting.extend(request for request in members if request not in already)
+            in_flight, applied = 1, ahead.step - 1
+        else:
+            in_flight, applied = 0, self.steps - 1
+        for request in members:
+            self._leave_cohort(request, in_flight, applied)
+        everyone = set(self.individuals).union(members)
+        self.individuals = [request for request in self.running if request in everyone]
+
+    def preempt(self, request: Request) -> None:
+        """Stop a running request and queue it again; a token in flight still comes."""
+        self.allocator.free(request, request.num_computed_tokens - request.num_pending_tokens)
+        self.live_tokens -= request.num_computed_tokens
+        request.num_computed_tokens = 0
+        if request.num_pending_tokens:
+            flight = self.flights[-1]
+            if request in flight.emitting:
+                flight.emitting.remove(request)
+            flight.late.append(request)
+            request.num_pending_tokens = 0
+        request.num_preemptions += 1
+        request.status = Status.PREEMPTED
+        self.running.remove(request)
+        if request in self.individuals:
+            self.individuals.remove(request)
+        self.waiting.requeue(request)
+
+    def admit(self, request: Request, cached: int) -> None:
+        """Move the first waiting request to the running ones."""
+        self.waiting.pop()
+        self.running.append(request)
+        self.individuals.append(request)
+        request.status = Status.RUNNING
+        request.num_computed_tokens = cached
+        self.live_tokens += cached
+        if request.first_scheduled_ns < 0:
+            request.first_scheduled_ns = self.env.now
+            request.num_cached_tokens = cached
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def _wake_at(self, time_ns: int) -> None:
+        event = self.env.timeout(time_ns - self.env.now)
+        event.callbacks.append(self._on_wake)  # pyright: ignore[reportOptionalMemberAccess]
+        self._wake = event
+
+    def _on_wake(self, event: simpy.Event) -> None:
+        if event is not self._wake:
+            return
+        self._wake = None
+        self._busy = True
+        now = self.env.now
+        flights = self.flights
+        if flights and flights[0].end_ns <= now:
+            self._apply(flights.popleft())
+        if self.run is not None:
+            self._settle_run()
+        while True:
+            self.deliver(now)
+            if self.running or len(self.waiting):
+                worked = self._compose(now)
+                if self.run is not None:
+                    break
+                if not (worked or self.running or flights):
+                    raise RuntimeError(f"the {self.scheduler.name} scheduler admits nobody to an empty engine")
+                if len(flights) < self.depth and (worked or self.running or len(self.waiting)):
+                    continue
+            if not flights:
+                break
+            if flights[0].end_ns > now:
+                self._wake_at(flights[0].end_ns)
+                break
+            self._apply(flights.popleft())
+        self._busy = False
+
+    def _compose(self, now: int) -> bool:
+        """Compose one step, or a run; tell whether it computes anything."""
+        batch = self.scheduler.schedule(self, self.allocator)
+        cohort, padding = self.decoding, self.padding
+        count = context_sum = longest = sampled = 0
+        contexts: list[int] | None = None
+        if batch.decoding:
+            cohort.advance(1)
+            count, context_sum, longest = len(cohort), cohort.context_sum, cohort.longest
+            sampled = count
+            self.live_tokens += count
+        if len(padding):
+            padding.advance(1)
+            count += len(padding)
+            context_sum += padding.context_sum
+            longest = max(longest, padding.longest)
+        if self.timer.needs_contexts:
+            contexts = (cohort.contexts() if batch.decoding else []) + padding.contexts()
+        prefill: list[tuple[int, int]] = []
+        emitting: list[Request] = []
+        for request, tokens in batch.tokens.items():
+            before = request.num_computed_tokens
+            after = request.num_computed_tokens = before + tokens
+            self.live_tokens += tokens
+            if tokens == 1:
+                count += 1
+                context_sum += after
+                longest = max(longest, after)
+                if contexts is not None:
+                    contexts.append(after)
+            else:
+                prefill.append((tokens, before))
+            if after == request.num_tokens + request.num_pending_tokens:
+                emitting.append(request)
+        sampled += len(batch.tokens)
+
+        start = max(now, self.device_free_ns)
+        flight = Flight(now, start, start, self.steps, 1)
+        if batch.decoding:
+            flight.last = self._take_last(cohort, self.flights[-1] if self.flights else None, self.steps - 1)
+        durations = None
+        if batch.decoding and self.fast_forward and not flight.last:
+            steps = 1 + self._repetitions(batch, start)
+            if steps > 1:
+                durations = self.timer.decode_run_ns(count, context_sum, longest, steps, contexts)
+        if durations is None:
+            if sampled or self.depth == 1:
+                flight.end_ns += self.timer.step_ns(count, context_sum, longest, prefill, sampled, contexts)
+            flight.steps = 1 if sampled or flight.end_ns > start else 0
+        if emitting:
+            flight.emitting = emitting
+            self._promote(emitting, flight)
+        if flight.steps:
+            self.recorder.begin(self, flight, batch, count, context_sum, longest, prefill, sampled, contexts)
+        else:
+            self.recorder.empty_batches += 1
+        if durations is not None:
+            self._pace_ns = int(durations[0])
+            flight.end_ns = start + self._pace_ns
+            self.run = Run(flight, start + np.cumsum(durations))
+            self._wake_at(self._wake_of_run(steps))
+        else:
+            if flight.steps:
+                self.recorder.end(flight, np.array([flight.end_ns - start], dtype=np.int64))
+            self.steps += flight.steps
+            self.device_free_ns = flight.end_ns
+            self.flights.append(flight)
+        if self.observer is not None:
+            self.observer.composed(self, flight, batch)
+        return sampled > 0
+
+    def _take_last(self, cohort: DecodeCohort, ahead: Flight | None, applied: int) -> list[Request]:
+        """Take the members whose last token has just been computed; those whose end is foreseen leave the cohort.
+
+        ``ahead`` is the step before, if it is not applied; ``applied`` the last step that is, or ``ahead``'s.
+        """
+        last = cohort.at_last()
+        if len(last) > 1:
+            order = {request: position for position, request in enumerate(self.running)}
+            last.sort(key=order.__getitem__)
+        if self.depth > 1:
+            for request in last:
+                if not self._overruns(request):
+                    if ahead is not None and request not in ahead.emitting:
+                        ahead.emitting.append(request)
+                    self._leave_cohort(request, 1 if ahead is None else 2, applied if ahead is None else ahead.step - 1)
+        return last
+
+    def _leave_cohort(self, request: Request, in_flight: int, applied: int) -> None:
+        """Write a member's progress back to it.
+
+        ``in_flight`` of its tokens are computed but not delivered; ``applied`` is the last step whose outputs are.
+        """
+        self.decoding.leave(request)
+        self.recorder.close(request, applied)
+        request.num_pending_tokens = in_flight
+        request.num_output_tokens = request.num_computed_tokens + 1 - request.input_tokens - in_flight
+
+    def _promote(self, emitting: list[Request], flight: Flight) -> None:
+        """Move requests that have caught up with what is known of them to the decode cohort, or to their last step."""
+        individuals = self.individuals
+        for request in emitting:
+            left = request.input_tokens + request.output_tokens - 1 - request.num_computed_tokens
+            request.num_pending_tokens += 1
+            if left == 0:
+                flight.last.append(request)
+                if not self._overruns(request):
+                    individuals.remove(request)
+            elif left > 0 and self.cohort and not self.allocator.tracks_content_of(request):
+                self.decoding.join(request, left)
+                individuals.remove(request)
+
+    def _overruns(self, request: Request) -> bool:
+        """Tell whether the scheduler cannot foresee the end of ``request`` and computes one token too many."""
+        return (
+            self.depth > 1
+            and request.max_tokens > request.output_tokens
+            and request.input_tokens + request.output_tokens < self.max_model_len
+        )
+
+    # -- runs ---------------------------------------------------------------------------------------------------
+
+    def _repetitions(self, batch: ScheduledBatch, start: int) -> int:
+        """Return how often the pure decode step just composed is sure to repeat [steps]."""
+        if self.individuals or batch.tokens or any(ahead.last or ahead.late for ahead in self.flights):
+            return 0
+        more = min(
+            self.scheduler.stable_steps(self, batch),
+            self.allocator.stable_steps(self.decoding),
+            self.decoding.steps_to_last(),
+            LONGEST_RUN,
+        )
+        arrival = self.next_arrival_ns()
+        if arrival is not None and self._pace_ns:
+            # Only to spare work: what is computed beyond the next arrival is likely to be cut off.
+            more = min(more, max((arrival - start) // self._pace_ns + 2, 1))
+        return more
+
+    def _wake_of_run(self, steps: int) -> int:
+        """When the composition after the first ``steps`` steps of the run is made [ns]."""
+        assert self.run is not None
+        ahead = steps - self.depth
+        return int(self.run.ends_ns[ahead]) if ahead >= 0 else self.run.first.start_ns
+
+    def _cut(self, now: int) -> None:
+        """End the run at the first composition that sees what arrived now."""
+        run = self.run
+        assert run is not None
+        lag = self.depth - 1
+        # Composition m of the run is made at the end of its step m - 1 - lag, or at the run's start.
+        seen = int(np.searchsorted(run.ends_ns, now, side="left")) + 1 + lag
+        if lag and now <= run.first.start_ns:
+            seen = 1
+        if seen < len(run.ends_ns):
+            run.ends_ns = run.ends_ns[:seen]
+            self._wake_at(self._wake_of_run(seen))
+
+    def _settle_run(self) -> None:
+        """Apply the steps of the run that have ended; the last one stays in flight if it was composed ahead."""
+        run, self.run = self.run, None
+        assert run is not None
+        first, ends, cohort = run.first, run.ends_ns, self.decoding
+        more = len(ends) - 1
+        if more:
+            self.allocator.grow(cohort, more)
+            cohort.advance(more)
+            if len(self.padding):
+                self.padding.advance(more)
+            self.live_tokens += more * len(cohort)
+        starts = np.concatenate(([first.start_ns], ends[:-1]))
+        self.recorder.end(first, ends - starts)
+        self.recorder.jumps += 1
+        self.steps += 1 + more
+        self.device_free_ns = int(ends[-1])
+        if self.observer is not None:
+            self.observer.repeated(self, first, starts, ends)
+        tail = first
+        if self.depth == 1:
+            first.end_ns, first.steps = int(ends[-1]), 1 + more
+        elif more:
+            first.end_ns, first.steps = int(ends[-2]), more
+            self._apply(first)
+            composed = int(ends[-3]) if more > 1 else first.start_ns
+            tail = Flight(composed, int(ends[-2]), int(ends[-1]), first.step + more, 1)
+        tail.last = self._take_last(cohort, None, tail.step - 1)
+        if self.depth == 1:
+            self._apply(first)
+        else:
+            self.flights.append(tail)
+
+    # -- outputs ------------------------------------------------------------------------------------------------
+
+    def _apply(self, flight: Flight) -> None:
+        """Hand out the tokens of a step that has ended."""
+        end, step = flight.end_ns, flight.step + flight.steps - 1
+        recorder, cohort = self.recorder, self.decoding
+        recorder.applied(step)
+        finished: list[Request] = []
+        for request in flight.late:
+            recorder.emit(request, step, end)
+            recorder.late_tokens += 1
+            request.num_output_tokens += 1
+            if request.num_output_tokens >= request.output_tokens:
+                self.waiting.remove(request)
+                finished.append(request)
+                self._end(request, end)
+        for request in flight.emitting:
+            if request.status is not Status.RUNNING:
+                recorder.wasted_tokens += request.status is Status.COMPLETED
+            elif request in cohort:
+                if request.stretch_step < 0:
+                    recorder.emit(request, step, end)
+                    recorder.open(request, step)
+            else:
+                recorder.emit(request, step, end)
+                request.num_pending_tokens -= 1
+                request.num_output_tokens += 1
+                if self.allocator.tracks_content_of(request):
+                    self.allocator.note_output(request)
+        for request in flight.last:
+            if request.status is Status.RUNNING:
+                self._finish(request, flight, step, end)
+                finished.append(request)
+        if self.observer is not None:
+            self.observer.applied(self, flight, finished)
+
+    def _finish(self, request: Request, flight: Flight, step: int, end: int) -> None:
+        """Deliver the last token of a running request."""
+        if request in self.decoding:
+            self.decoding.leave(request)
+            self.recorder.close(request, step)
+        elif request in self.individuals:
+            self.individuals.remove(request)
+        if request not in flight.emitting and request.last_token_ns < end:
+            self.recorder.emit(request, step, end)
+        computed = request.input_tokens + request.output_tokens - 1
+        self.recorder.wasted_tokens += request.num_computed_tokens - computed
+        request.num_output_tokens = request.output_tokens
+        request.num_pending_tokens = 0
+        self.running.remove(request)
+        if self.scheduler.holds_batch:
+            self.padding.join(request, 1 << 62)
+            if not self.running:
+                self._release_padding()
+        else:
+            self._release(request)
+        self._end(request, end)
+
+    def _release(self, request: Request) -> None:
+        self.live_tokens -= request.num_computed_tokens
+        self.allocator.free(request, request.input_tokens + request.output_tokens - 1)
+
+    def _release_padding(self) -> None:
+        for request in list(self.padding.members):
+            kept = request.num_computed_tokens
+            self.padding.leave(request)
+            request.num_computed_tokens = kept
+            self._release(request)
+
+    def _end(self, request: Request, end: int) -> None:
+        request.status = Status.COMPLETED
+        request.last_token_ns = end
+        self.recorder.finish(request)
+        self.on_finish(request)

@@ -1,0 +1,79 @@
+"""What a KV-cache allocator promises to the scheduler and the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from ..decoding import DecodeCohort
+    from ..request import Request
+
+
+@runtime_checkable
+class KVAllocator(Protocol):
+    """Hands out KV memory in blocks; a refusal is ``None`` or ``False`` and leaves no trace.
+
+    Attributes
+    ----------
+    name : the name used in scenario files
+    block_size : tokens one block holds [tokens]
+    num_blocks : blocks that requests can use [blocks]
+    free_blocks : blocks nobody holds (still cached content included) [blocks]
+    held_blocks : blocks held, a shared block counted once for each holder [blocks]
+    external_tokens : room of the pool that no block covers [tokens]
+    queried_tokens, hit_tokens : prompt tokens looked up in the prefix cache, and found there [tokens]
+    """
+
+    name: str
+    block_size: int
+    num_blocks: int
+    free_blocks: int
+    held_blocks: int
+    external_tokens: int
+    queried_tokens: int
+    hit_tokens: int
+
+    def fits(self, tokens: int) -> bool:
+        """Tell whether ``tokens`` could ever be held, with the pool to itself."""
+        ...
+
+    def tracks_content_of(self, request: Request) -> bool:
+        """Tell whether blocks that ``request`` fills while decoding may be shared, so that each must be noted."""
+        ...
+
+    def missing(self, request: Request, tokens: int) -> int:
+        """Count the blocks ``request`` lacks to hold ``tokens`` computed tokens [blocks]."""
+        ...
+
+    def lookup(self, request: Request) -> int:
+        """Count the leading tokens of ``request`` found in the prefix cache [tokens]; never all of them."""
+        ...
+
+    def admit(
+        self, request: Request, tokens: int, cached: int, *, must_hold: int = 0, keep_free: int = 0
+    ) -> bool:
+        """Give a waiting request its cached prefix and the blocks for ``tokens`` computed tokens in all.
+
+        Refused (False) unless ``must_hold`` tokens would fit too and ``keep_free`` blocks stay free.
+        """
+        ...
+
+    def append(self, request: Request, tokens: int) -> bool:
+        """Give a running request the blocks it lacks to hold ``tokens`` computed tokens in all; False if none are left."""
+        ...
+
+    def grow(self, cohort: DecodeCohort, steps: int) -> None:
+        """Give every decoding request the blocks for ``steps`` further tokens; the caller knows that they are there."""
+        ...
+
+    def stable_steps(self, cohort: DecodeCohort) -> int:
+        """Count the decode steps for which ``grow`` can be met from the free blocks [steps]."""
+        ...
+
+    def note_output(self, request: Request) -> None:
+        """Learn that an output token of a content-tracked request became known."""
+        ...
+
+    def free(self, request: Request, known: int) -> None:
+        """Take back every block of ``request``; its first ``known`` tokens stay findable until evicted."""
+        ...

@@ -1,0 +1,254 @@
+"""Paged KV cache with block-level prefix caching, as in vLLM V1."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..decoding import DecodeCohort
+    from ..request import Request
+
+
+class Block:
+    """A block whose content other requests may ask for."""
+
+    __slots__ = ("holders", "key")
+
+    def __init__(self) -> None:
+        self.key: int | None = None
+        self.holders = 1
+
+
+class Remains:
+    """The freed blocks of one request whose content nobody else has, first block first; evicted from the end."""
+
+    __slots__ = ("blocks", "owner")
+
+    def __init__(self, owner: Request | None, blocks: int) -> None:
+        self.owner = owner
+        self.blocks = blocks
+
+
+class Holding:
+    """What one request holds: blocks with shareable content, then ``private`` blocks that only need counting."""
+
+    __slots__ = ("cached", "private", "shared")
+
+    def __init__(self) -> None:
+        self.shared: list[Block] = []
+        self.cached = 0
+        self.private = 0
+
+    def __len__(self) -> int:
+        return len(self.shared) + self.private
+
+
+class PagedAllocator:
+    """Fixed-size blocks from one pool; a freed block keeps its content until it is needed again.
+
+    What it optimises: no external fragmentation, internal fragmentation of at most one block a request, and prefixes
+    that were computed before are not computed again. What it costs: a lookup per admission.
+    Source: PagedAttention (Kwon et al., SOSP 2023); vLLM V1 ``KVCacheManager`` and ``BlockPool``.
+
+    Freed blocks queue up: those without findable content at the front, the others at the back, a request's last block
+    first; allocation takes from the front and forgets what the block held.
+
+    Approximation: when a preempted request comes back and its known tokens fill its last block exactly, that block is
+    computed again and its old copy can no longer be found; vLLM would keep both. It matters only if the
+    request is preempted once more before the old copy is evicted.
+
+    Parameters
+    ----------
+    num_blocks : blocks that requests can use (the null block is not among them) [blocks]
+    block_size : tokens of one block [tokens]
+    enable_prefix_caching : keep the content of freed blocks findable
+    """
+
+    name = "paged"
+    external_tokens = 0
+
+    def __init__(self, num_blocks: int, block_size: int = 16, *, enable_prefix_caching: bool = True) -> None:
+        self.num_blocks = self.free_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.held_blocks = self.queried_tokens = self.hit_tokens = 0
+        self._blank = num_blocks
+        self._queue: OrderedDict[Block | Remains, None] = OrderedDict()
+        self._by_key: dict[int, dict[Block, None]] = {}
+        self._remains: dict[Request, Remains] = {}
+
+    def fits(self, tokens: int) -> bool:
+        return -(-tokens // self.block_size) <= self.num_blocks
+
+    def tracks_content_of(self, request: Request) -> bool:
+        return self.enable_prefix_caching and len(request.block_hashes) * self.block_size > request.input_tokens
+
+    def missing(self, request: Request, tokens: int) -> int:
+        return -(-tokens // self.block_size) - len(self._holding(request))
+
+    def lookup(self, request: Request) -> int:
+        if not self.enable_prefix_caching:
+            return 0
+        limit = (request.num_tokens - 1) // self.block_size
+        by_key, hits = self._by_key, 0
+        for key in request.block_hashes[:limit]:
+            if key not in by_key:
+                break
+            hits += 1
+        if hits == len(request.block_hashes) and (remains := self._remains.get(request)):
+            hits += min(remains.blocks, limit - hits)
+        return hits * self.block_size
+
+    def admit(
+        self, request: Request, tokens: int, cached: int, *, must_hold: int = 0, keep_free: int = 0
+    ) -> bool:
+        hits = cached // self.block_size
+        shared = [next(iter(self._by_key[key])) for key in request.block_hashes[:hits]]
+        private = hits - len(shared)
+        idle = private + sum(block.holders == 0 for block in shared)
+        wanted = -(-max(tokens, must_hold) // self.block_size) - hits
+        if wanted + idle + keep_free > self.free_blocks:
+            return False
+        if not request.num_preemptions:
+            self.queried_tokens += request.input_tokens
+            self.hit_tokens += cached
+        holding = request.kv = Holding()
+        for block in shared:
+            if block.holders == 0:
+                del self._queue[block]
+            block.holders += 1
+        holding.shared = shared
+        holding.cached = hits
+        if private:
+            self._revive(request, private)
+            holding.private = private
+        self.free_blocks -= idle
+        self.held_blocks += hits
+        self._extend(request, holding, tokens)
+        return True
+
+    def append(self, request: Request, tokens: int) -> bool:
+        holding = self._holding(request)
+        if -(-tokens // self.block_size) - len(holding) > self.free_blocks:
+            return False
+        self._extend(request, holding, tokens)
+        return True
+
+    def grow(self, cohort: DecodeCohort, steps: int) -> None:
+        needed = cohort.blocks_needed(steps)
+        self.held_blocks += needed
+        self._take(needed)
+
+    def stable_steps(self, cohort: DecodeCohort) -> int:
+        return cohort.steps_within(self.free_blocks)
+
+    def note_output(self, request: Request) -> None:
+        self._publish(request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens)
+
+    def free(self, request: Request, known: int) -> None:
+        holding = self._holding(request)
+        total, private = len(holding), holding.private
+        findable = min(max(known // self.block_size - len(request.block_hashes), 0), private)
+        if not self.enable_prefix_caching or len(holding.shared) < len(request.block_hashes):
+            findable = 0
+        self._blank += private - findable
+        released = private
+        if findable:
+            self._leave_behind(request, findable)
+        for block in reversed(holding.shared):
+            block.holders -= 1
+            if block.holders == 0:
+                released += 1
+                if block.key is None:
+                    self._blank += 1
+                else:
+                    self._queue[block] = None
+        self.free_blocks += released
+        self.held_blocks -= total
+        request.kv = None
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _holding(self, request: Request) -> Holding:
+        """Return what ``request`` holds; blocks that came by ``grow`` are entered only now."""
+        holding = request.kv
+        assert isinstance(holding, Holding)
+        grown = -(-request.num_computed_tokens // self.block_size) - len(holding)
+        if grown > 0:
+            holding.private += grown
+        return holding
+
+    def _extend(self, request: Request, holding: Holding, tokens: int) -> None:
+        """Add the blocks for ``tokens`` in all, shareable ones first, and publish those that are full and known."""
+        added = -(-tokens // self.block_size) - len(holding)
+        if added > 0:
+            self._take(added)
+            self.held_blocks += added
+            if self.enable_prefix_caching:
+                shareable = min(max(len(request.block_hashes) - len(holding.shared), 0), added)
+                holding.shared.extend(Block() for _ in range(shareable))
+                added -= shareable
+            holding.private += added
+        if holding.cached < len(request.block_hashes):
+            self._publish(request, holding, min(tokens, request.num_tokens))
+
+    def _publish(self, request: Request, holding: Holding, known: int) -> None:
+        """Make the shareable blocks among the first ``known`` tokens findable."""
+        full = min(known // self.block_size, len(holding.shared))
+        for index in range(holding.cached, full):
+            block = holding.shared[index]
+            block.key = request.block_hashes[index]
+            self._by_key.setdefault(block.key, {})[block] = None
+        holding.cached = max(holding.cached, full)
+
+    def _take(self, count: int) -> None:
+        """Take blocks from the front of the free queue and forget what they held."""
+        self.free_blocks -= count
+        blank = min(count, self._blank)
+        self._blank -= blank
+        count -= blank
+        while count:
+            oldest = next(iter(self._queue))
+            if isinstance(oldest, Block):
+                self._forget(oldest)
+                taken = 1
+            else:
+                taken = min(count, oldest.blocks)
+                oldest.blocks -= taken
+                if oldest.blocks:
+                    break
+                if oldest.owner is not None:
+                    del self._remains[oldest.owner]
+            del self._queue[oldest]
+            count -= taken
+
+    def _forget(self, block: Block) -> None:
+        assert block.key is not None
+        same = self._by_key[block.key]
+        del same[block]
+        if not same:
+            del self._by_key[block.key]
+
+    def _leave_behind(self, request: Request, blocks: int) -> None:
+        """Queue the private blocks of a request: findable by itself if it comes back, by nobody if it has finished."""
+        finished = request.num_output_tokens >= request.output_tokens
+        last = next(reversed(self._queue), None)
+        if finished and isinstance(last, Remains) and last.owner is None:
+            last.blocks += blocks
+            return
+        remains = Remains(None if finished else request, blocks)
+        self._queue[remains] = None
+        if not finished:
+            old = self._remains.get(request)
+            if old is not None:
+                old.owner = None
+            self._remains[request] = remains
+
+    def _revive(self, request: Request, blocks: int) -> None:
+        """Take the first ``blocks`` of what a request left behind out of the free queue."""
+        remains = self._remains.pop(request)
+        remains.owner = None
+        remains.blocks -= blocks
+        if not remains.blocks:
+            del self._queue[remains]

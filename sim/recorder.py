@@ -1,0 +1,380 @@
+"""Writes a run down: appended while it runs, worked out in bulk, so that the cost of a token is next to nothing.
+
+Steps are kept as rows, one for a run of equal steps, until some ten thousand steps have come together; then their
+attribution, gaps and KV usage are computed with array operations. What is kept for good is small: sums, a histogram,
+and one row a request.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .histogram import LogHistogram
+from .record import LIMITERS
+
+if TYPE_CHECKING:
+    from .engine import Engine, Flight
+    from .request import Request
+    from .scheduler.base import ScheduledBatch
+
+Int64Array = npt.NDArray[np.int64]
+
+FLUSH_STEPS = 16384
+REQUEST_FIELDS = (
+    "index", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "input_tokens", "output_tokens",
+    "num_cached_tokens", "num_preemptions", "priority", "status", "slo_class", "session", "reject_reason",
+)  # fmt: skip
+
+
+class StepRow(NamedTuple):
+    """A composed step, or a run of ``steps`` equal ones; the counts are those of its first step.
+
+    Attributes
+    ----------
+    start_ns : start of the first step [ns]
+    n_decode, context_sum, longest : sequences with one token, the keys they read, the longest context [tokens]
+    growing : members of the decode cohort, whose contexts grow by one a step
+    sampled : rows that reach the LM head and the sampler
+    prefill : (new tokens, tokens cached before) of every other sequence
+    contexts : single contexts, where the model's layers need them
+    used_blocks, held_blocks, live_tokens : state of the KV cache once composed
+    due : block residue -> members, and the tick they refer to: when members need their next block
+    limiter : code of what kept the batch from being larger
+    running : requests admitted
+    """
+
+    start_ns: int
+    n_decode: int
+    context_sum: int
+    longest: int
+    growing: int
+    sampled: int
+    prefill: Sequence[tuple[int, int]]
+    contexts: Sequence[int] | None
+    used_blocks: int
+    held_blocks: int
+    live_tokens: int
+    due: dict[int, int]
+    tick: int
+    limiter: int
+    running: int
+
+
+class Accountant(Protocol):
+    """Says in bulk what steps were spent on; see ``sim.accounting``."""
+
+    def add(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> dict[str, Int64Array] | None:
+        """Take in rows, the steps of each, and every step's duration; return per-step columns, or None."""
+        ...
+
+
+class Recorder:
+    """What happened on one replica.
+
+    Parameters
+    ----------
+    accountant : attributes the time of steps; None leaves it out (oracle runs)
+    block_size : tokens of one KV block [tokens]
+    keep_steps : keep per-step columns for the result directory
+    """
+
+    def __init__(self, accountant: Accountant | None = None, *, block_size: int = 16, keep_steps: bool = False) -> None:
+        self.accountant = accountant
+        self.block_size = block_size
+        self.keep_steps = keep_steps
+        self.steps = self.jumps = self.empty_batches = self.wasted_tokens = self.late_tokens = 0
+        self.preemptions = 0
+        self.busy_ns = 0
+        self.limiter_ns = dict.fromkeys(LIMITERS, 0)
+        self.peak_blocks = 0
+        self.used_block_ns = self.held_block_ns = self.live_token_ns = 0
+        self.itl = LogHistogram()
+        self.slo_classes: dict[str, int] = {}
+        self.reject_reasons: dict[str, int] = {}
+        self.step_tables: list[dict[str, Int64Array]] = []
+        self._requests = array("q")
+        self._rows: list[StepRow] = []
+        self._row_steps: list[int] = []
+        self._pending = 0
+        self._applied = 0
+
+        # Durations and ends of the steps from ``_base`` on: as far back as an open stretch of emissions reaches.
+        self._base = 0
+        self._size = 0
+        self._durations = np.zeros(4 * FLUSH_STEPS, dtype=np.int64)
+        self._ends = np.zeros(4 * FLUSH_STEPS, dtype=np.int64)
+        # Emissions that come a step after the one before: how many at each step, as differences.
+        self._stretches: dict[Request, None] = {}
+        self._changes: list[tuple[int, int]] = []
+        self._emitting = 0
+        self._counted = 0
+        self._gaps: list[int] = []
+        self._gap_positions: list[int] = []
+        self._position_ns = np.zeros(1024, dtype=np.int64)
+        self._position_changes = np.zeros(1024, dtype=np.int64)
+
+    # -- steps ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, engine: Engine, flight: Flight, batch: ScheduledBatch, n_decode: int, context_sum: int, longest: int,
+        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None,
+    ) -> None:  # fmt: skip
+        """Note a step as composed."""
+        allocator, cohort = engine.allocator, engine.decoding
+        self._rows.append(
+            StepRow(
+                flight.start_ns, n_decode, context_sum, longest, len(cohort) if batch.decoding else 0, sampled, prefill,
+                contexts, allocator.num_blocks - allocator.free_blocks, allocator.held_blocks, engine.live_tokens,
+                cohort.residues.copy(), cohort.tick, LIMITERS.index(batch.limiter), len(engine.running),
+            )  # fmt: skip
+        )
+        self.preemptions += len(batch.preempted)
+
+    def end(self, flight: Flight, durations_ns: Int64Array) -> None:
+        """Note how long the step begun last took, or each of the run that it became [ns]."""
+        steps = len(durations_ns)
+        self._row_steps.append(steps)
+        size = self._size
+        if size + steps > len(self._durations):
+            self._make_room(steps)
+            size = self._size
+        self._durations[size : size + steps] = durations_ns
+        ends = self._ends[size : size + steps]
+        np.cumsum(durations_ns, out=ends)
+        ends += flight.start_ns
+        self._size = size + steps
+        self.steps += steps
+        self._pending += steps
+        if self._pending >= FLUSH_STEPS:
+            self._work_out_steps()
+
+    def applied(self, step: int) -> None:
+        """Learn that the outputs of every step up to ``step`` have been handed out."""
+        self._applied = step + 1
+
+    def _make_room(self, steps: int) -> None:
+        """Drop steps that no open stretch needs any more, and grow if that is not enough."""
+        self._count_gaps()
+        keep = min(
+            (request.stretch_step for request in self._stretches if request.stretch_step >= 0), default=self._counted
+        )
+        keep = min(keep, self._counted, self._base + self._size) - self._base
+        kept = self._size - keep
+        capacity = len(self._durations)
+        while kept + steps > capacity // 2:
+            capacity *= 2
+        for name in ("_durations", "_ends"):
+            old: Int64Array = getattr(self, name)
+            new = np.zeros(capacity, dtype=np.int64)
+            new[:kept] = old[keep : self._size]
+            setattr(self, name, new)
+        self._base += keep
+        self._size = kept
+
+    # -- emissions --------------------------------------------------------------------------------------------
+
+    def emit(self, request: Request, step: int, end_ns: int) -> None:
+        """Note one output token of a request that is tracked by itself."""
+        if request.first_token_ns < 0:
+            request.first_token_ns = end_ns
+        else:
+            self._gaps.append(end_ns - request.last_token_ns)
+            self._gap_positions.append(request.num_output_tokens)
+            if len(self._gaps) >= FLUSH_STEPS:
+                self._count_single_gaps()
+        request.last_token_ns = end_ns
+
+    def open(self, request: Request, step: int) -> None:
+        """Learn that from ``step``, whose token is noted already, the request gets a token in every step."""
+        request.stretch_step = step
+        request.stretch_position = request.num_output_tokens
+        self._stretches[request] = None
+        self._changes.append((step + 1, 1))
+
+    def close(self, request: Request, step: int) -> None:
+        """Learn that ``step`` was the last of these steps; nothing happens if none was opened."""
+        first = request.stretch_step
+        if first < 0:
+            return
+        del self._stretches[request]
+        request.stretch_step = -1
+        self._changes.append((step + 1, -1))
+        count = step - first
+        if count:
+            base = first + 1 - self._base
+            position = request.stretch_position + 1
+            if position + count >= len(self._position_ns):
+                self._grow_positions(position + count)
+            self._position_ns[position : position + count] += self._durations[base : base + count]
+            self._position_changes[position] += 1
+            self._position_changes[position + count] -= 1
+        request.last_token_ns = int(self._ends[step - self._base])
+
+    def _grow_positions(self, size: int) -> None:
+        room = max(size + 2, 2 * len(self._position_ns)) - len(self._position_ns)
+        self._position_ns = np.concatenate((self._position_ns, np.zeros(room, dtype=np.int64)))
+        self._position_changes = np.concatenate((self._position_changes, np.zeros(room, dtype=np.int64)))
+
+    def _count_single_gaps(self) -> None:
+        if not self._gaps:
+            return
+        gaps = np.array(self._gaps, dtype=np.int64)
+        positions = np.array(self._gap_positions, dtype=np.int64)
+        self.itl.add(gaps)
+        if (size := int(positions.max()) + 1) >= len(self._position_ns):
+            self._grow_positions(size)
+        np.add.at(self._position_ns, positions, gaps)
+        np.add.at(self._position_changes, positions, 1)
+        np.add.at(self._position_changes, positions + 1, -1)
+        self._gaps.clear()
+        self._gap_positions.clear()
+
+    def _count_gaps(self) -> None:
+        """Count the gaps of stretches over the steps whose outputs are all handed out."""
+        first, last = self._counted, self._applied
+        if last <= first:
+            return
+        changes = np.zeros(last - first, dtype=np.int64)
+        later: list[tuple[int, int]] = []
+        for step, change in self._changes:
+            if step < last:
+                changes[step - first] += change
+            else:
+                later.append((step, change))
+        emitting = self._emitting + np.cumsum(changes)
+        self._emitting = int(emitting[-1])
+        self.itl.add(self._durations[first - self._base : last - self._base], emitting)
+        self._changes = later
+        self._counted = last
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def finish(self, request: Request) -> None:
+        """Keep the row of a request that has ended, however it ended."""
+        reason = request.reject_reason
+        if reason is not None:
+            reason_code = self.reject_reasons.setdefault(reason, len(self.reject_reasons))
+        else:
+            reason_code = -1
+        self._requests.extend(
+            (
+                request.index, request.arrival_ns, request.first_scheduled_ns, request.first_token_ns,
+                request.last_token_ns, request.input_tokens, request.output_tokens, request.num_cached_tokens,
+                request.num_preemptions, request.priority, request.status,
+                self.slo_classes.setdefault(request.slo_class, len(self.slo_classes)),
+                -1 if request.session is None else request.session, reason_code,
+            )  # fmt: skip
+        )
+
+    def requests(self) -> dict[str, Int64Array]:
+        """Return the rows of all ended requests as columns, in order of submission."""
+        table = np.array(self._requests, dtype=np.int64).reshape(-1, len(REQUEST_FIELDS))
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(REQUEST_FIELDS)}
+
+    # -- working out ------------------------------------------------------------------------------------------
+
+    def close_books(self) -> None:
+        """Work out whatever is still pending; call once, at the end of the run."""
+        self._work_out_steps()
+        self._count_gaps()
+        self._count_single_gaps()
+
+    def itl_by_position(self) -> tuple[Int64Array, Int64Array]:
+        """Return the sum of the gaps before output token p [ns] and their count, index p."""
+        counts = np.cumsum(self._position_changes)
+        used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
+        return self._position_ns[:used], counts[:used]
+
+    def _work_out_steps(self) -> None:
+        """Work out the rows whose steps are all known."""
+        rows, steps = self._rows[: len(self._row_steps)], np.array(self._row_steps, dtype=np.int64)
+        if not len(rows):
+            return
+        count = int(steps.sum())
+        begun = self.steps - count - self._base
+        durations = self._durations[begun : begun + count]
+        first = np.cumsum(steps) - steps
+        self.busy_ns += int(durations.sum())
+        self._work_out_memory(rows, steps, first, durations)
+        limiters = np.repeat(np.fromiter((row.limiter for row in rows), np.int64, len(rows)), steps)
+        for code, name in enumerate(LIMITERS):
+            self.limiter_ns[name] += int(durations[limiters == code].sum())
+        columns: dict[str, Int64Array] | None = None
+        if self.accountant is not None:
+            columns = self.accountant.add(rows, steps, durations)
+        if self.keep_steps:
+            self._keep(rows, steps, first, durations, columns or {})
+        del self._rows[: len(self._row_steps)]
+        self._row_steps.clear()
+        self._pending = 0
+
+    def _work_out_memory(
+        self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, durations: Int64Array
+    ) -> None:
+        """Add up the KV blocks used and held, and the tokens in them, over time."""
+        size = self.block_size
+        added = np.zeros(len(durations), dtype=np.int64)
+        # A member whose next block is due in d steps gets it in the composition d + 1 steps after the row's first.
+        many = [number for number, row_steps in enumerate(steps.tolist()) if row_steps > 1]
+        entries = [len(rows[number].due) for number in many]
+        total = sum(entries)
+        residue = np.fromiter(chain.from_iterable(rows[number].due for number in many), np.int64, total)
+        members = np.fromiter(chain.from_iterable(rows[number].due.values() for number in many), np.int64, total)
+        owner = np.repeat(np.array(many, dtype=np.int64), entries)
+        tick = np.repeat(np.fromiter((rows[number].tick for number in many), np.int64, len(many)), entries)
+        at = -(residue + tick) % size + 1
+        while True:
+            inside = at < steps[owner]
+            if not inside.any():
+                break
+            owner, at, members = owner[inside], at[inside], members[inside]
+            np.add.at(added, first[owner] + at, members)
+            at = at + size
+        grown = np.cumsum(added)
+        within = np.arange(len(durations)) - np.repeat(first, steps)
+        grown -= np.repeat(grown[first], steps)
+
+        def column(name: str) -> Int64Array:
+            return np.repeat(np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows)), steps)
+
+        used = column("used_blocks") + grown
+        self.peak_blocks = max(self.peak_blocks, int(used.max()))
+        self.used_block_ns += int((used * durations).sum())
+        self.held_block_ns += int(((column("held_blocks") + grown) * durations).sum())
+        self.live_token_ns += int(((column("live_tokens") + within * column("growing")) * durations).sum())
+        if self.keep_steps:
+            self._used = used
+
+    def _keep(
+        self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, durations: Int64Array,
+        columns: dict[str, Int64Array],
+    ) -> None:  # fmt: skip
+        within = np.arange(len(durations)) - np.repeat(first, steps)
+
+        def column(values: Any) -> Int64Array:
+            return np.repeat(np.fromiter(values, np.int64, len(rows)), steps)
+
+        starts = column(row.start_ns for row in rows)
+        elapsed = np.cumsum(durations) - durations
+        growing = column(row.growing for row in rows)
+        self.step_tables.append(
+            {
+                "start_ns": starts + elapsed - np.repeat(elapsed[first], steps),
+                "duration_ns": durations.copy(),
+                "n_decode": column(row.n_decode for row in rows),
+                "n_prefill": column(len(row.prefill) for row in rows),
+                "prefill_tokens": column(sum(new for new, _ in row.prefill) for row in rows),
+                "context_tokens": column(row.context_sum for row in rows) + within * growing,
+                "running": column(row.running for row in rows),
+                "used_blocks": self._used,
+                "limiter": column(row.limiter for row in rows),
+                **columns,
+            }
+        )

@@ -1,0 +1,131 @@
+"""What a scheduler sees, what it decides, and the part that all iteration-level schedulers share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from ..decoding import DecodeCohort
+    from ..kvcache.base import KVAllocator
+    from ..request import Request
+
+Limiter = Literal["kv_blocks", "max_num_seqs", "token_budget", "arrivals"]
+
+
+class WaitingQueue(Protocol):
+    """The order in which waiting requests are looked at."""
+
+    def push(self, request: Request) -> None:
+        """Enter a request that has just arrived."""
+        ...
+
+    def requeue(self, request: Request) -> None:
+        """Enter a request again after its preemption."""
+        ...
+
+    def peek(self) -> Request:
+        """Return the request to look at first."""
+        ...
+
+    def pop(self) -> Request:
+        """Take the request to look at first."""
+        ...
+
+    def remove(self, request: Request) -> None:
+        """Take out a request wherever it stands."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Request]: ...
+
+
+class SchedulerView(Protocol):
+    """The engine as a scheduler sees it; the two verbs are carried out by the engine.
+
+    Attributes
+    ----------
+    running : admitted requests in the order of their admission
+    waiting : requests not admitted yet
+    decoding : the running requests that get one token in every step, as one object
+    individuals : the other running requests that may want tokens, in the order of their admission
+    """
+
+    running: list[Request]
+    waiting: WaitingQueue
+    decoding: DecodeCohort
+    individuals: list[Request]
+
+    def dissolve(self) -> None:
+        """Turn every member of ``decoding`` into an individual, so that each can be looked at in running order."""
+        ...
+
+    def preempt(self, request: Request) -> None:
+        """Stop a running request: its blocks are free at once, it goes back to ``waiting`` and starts over."""
+        ...
+
+    def admit(self, request: Request, cached: int) -> None:
+        """Move a waiting request that has got its blocks to ``running``, ``cached`` of its tokens computed."""
+        ...
+
+
+class ScheduledBatch:
+    """One step as decided: who computes how many tokens.
+
+    Attributes
+    ----------
+    decoding : every member of the view's decode cohort computes one token
+    tokens : tokens to compute for each other request, in scheduling order
+    preempted, admitted : requests preempted and admitted while deciding
+    limiter : what kept the batch from being larger
+    """
+
+    __slots__ = ("admitted", "decoding", "limiter", "preempted", "tokens")
+
+    def __init__(self) -> None:
+        self.decoding = False
+        self.tokens: dict[Request, int] = {}
+        self.preempted: list[Request] = []
+        self.admitted: list[Request] = []
+        self.limiter: Limiter = "arrivals"
+
+
+class Scheduler(ABC):
+    """Decides, step by step, which requests compute how many tokens.
+
+    A policy is one file with one subclass. ``schedule`` alone asks the allocator for blocks. Whatever it
+    decides must depend on nothing but the view, the allocator and the arguments of its constructor.
+
+    Attributes
+    ----------
+    name : the name used in scenario files
+    holds_batch : finished requests keep their slot and blocks until the whole batch is done
+    """
+
+    name: ClassVar[str]
+    holds_batch: ClassVar[bool] = False
+
+    @abstractmethod
+    def queue(self) -> WaitingQueue:
+        """Return an empty waiting queue in this policy's order."""
+
+    @abstractmethod
+    def schedule(self, view: SchedulerView, allocator: KVAllocator) -> ScheduledBatch:
+        """Decide the next step."""
+
+    def refuses(self, request: Request) -> str | None:
+        """Return why this request could never be scheduled, or None."""
+        return None
+
+    def stable_steps(self, view: SchedulerView, batch: ScheduledBatch) -> int:
+        """Return for how many further steps the same decision would be taken if nothing arrives or finishes [steps].
+
+        The allocator answers for itself; the default is 0, which is always right.
+        """
+        return 0
+
+    def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
+        """Tell whether ``request``, which has just joined ``waiting``, could change the next decision; True is safe."""
+        return True
