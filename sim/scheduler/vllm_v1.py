@@ -130,8 +130,8 @@ class VllmV1(Scheduler):
             while not allocator.append(request, request.num_computed_tokens + count):
                 victim = max(running, key=PriorityQueue.rank) if self.by_priority else running[-1]
                 batch.preempted.append(victim)
-                if victim in batch.tokens:
-                    budget += batch.tokens.pop(victim)
+                budget += batch.tokens.pop(victim, 0)
+                if running.index(victim) < position:
                     position -= 1
                 view.preempt(victim)
                 if victim is request:
