@@ -52,20 +52,23 @@ class AttentionKind:
             )
         return found
 
-    def visible(self, context: int) -> int:
-        """Return the keys that a query at the end of ``context`` tokens sees."""
+    def visible(
+        self, batch: int, context_sum: int, longest: int, contexts: Sequence[int] | None
+    ) -> tuple[int, int]:
+        """Return the keys that a decode batch sees, all together and by its longest sequence [tokens]."""
         window = self.shape.window
         if not window:
-            return context
-        return (context - 1) % window + 1 if self.shape.chunked else min(context, window)
+            return context_sum, longest
+        seen = self._seen(batch, context_sum, contexts)
+        if self.shape.chunked:
+            inside = (seen - 1) % window + 1
+            return int(inside.sum()), int(inside.max())
+        return int(np.minimum(seen, window).sum()), min(longest, window)
 
-    def visible_run(self, decode: Sequence[int], steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return, for ``steps`` steps of growing contexts, the sum and the maximum of what the queries see.
-
-        Parameters
-        ----------
-        decode : contexts at the first step [tokens]
-        steps : number of steps
+    def visible_run(
+        self, batch: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what ``visible`` is in each of ``steps`` steps in which every context grows by one.
 
         Returns
         -------
@@ -74,18 +77,28 @@ class AttentionKind:
         ramp = np.arange(steps, dtype=np.int64)
         window = self.shape.window
         if not window:
-            return sum(decode) + len(decode) * ramp, max(decode) + ramp
-        contexts = np.asarray(decode, dtype=np.int64)
+            return context_sum + batch * ramp, longest + ramp
+        seen = self._seen(batch, context_sum, contexts)
         if self.shape.chunked:
-            seen = (contexts[:, None] - 1 + ramp) % window + 1
-            return seen.sum(axis=0), seen.max(axis=0)
-        # A sequence adds a key a step until it fills the window: count how many still grow.
-        room = np.maximum(window - contexts, 0)
-        growing = len(decode) - np.cumsum(np.bincount(np.minimum(room, steps), minlength=steps))[:steps]
+            inside = (seen[:, None] - 1 + ramp) % window + 1
+            return inside.sum(axis=0), inside.max(axis=0)
+        # A sequence adds a key a step until it fills the window: count how many still grow after each step.
+        room = np.minimum(np.maximum(window - seen, 0), steps)
+        growing = batch - np.cumsum(np.bincount(room, minlength=steps + 1))[:steps]
         sums = np.empty(steps, dtype=np.int64)
-        sums[0] = int(np.minimum(contexts, window).sum())
+        sums[0] = np.minimum(seen, window).sum()
         sums[1:] = sums[0] + np.cumsum(growing[: steps - 1])
-        return sums, np.minimum(max(decode) + ramp, window)
+        return sums, np.minimum(longest + ramp, window)
+
+    def _seen(self, batch: int, context_sum: int, contexts: Sequence[int] | None) -> NDArray[np.int64]:
+        """Return the contexts as an array.
+
+        Approximation: a caller that does not know them gets equal ones, which overstates what short windows see by
+        the spread of the lengths around the window; engines pass them (``needs_contexts``).
+        """
+        if contexts is not None:
+            return np.asarray(contexts, dtype=np.int64)
+        return context_sum // batch + (np.arange(batch) < context_sum % batch).astype(np.int64)
 
 
 def attention_kinds(device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan) -> tuple[AttentionKind, ...]:

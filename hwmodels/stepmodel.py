@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, final
 
 import numpy as np
@@ -79,50 +80,60 @@ class StepModel:
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
         self._one_full = len(self.kinds) == 1 and not self.kinds[0].shape.window
+        self.needs_contexts = any(kind.shape.window for kind in self.kinds)
 
     # ------------------------------------------------------------------------------------------------ the hot path
 
-    def step_ns(self, decode: Sequence[int], prefill: Sequence[tuple[int, int]], sampled: int) -> int:
+    def step_ns(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> int:
         """Return the duration of one step [ns].
 
         Parameters
         ----------
-        decode : keys that each sequence with one scheduled token reads, the new token included [tokens]
+        n_decode : sequences with one scheduled token
+        context_sum, longest : keys they read, the new token included: all together, and by the longest [tokens]
         prefill : (new tokens, tokens cached before) of every other scheduled sequence [tokens]
         sampled : rows that reach the output head and the sampler
+        contexts : keys each sequence reads, where ``needs_contexts`` [tokens]
         """
-        if not prefill and sampled == len(decode):
-            return int(self.decode_run_ns(decode, 1)[0])
-        return int(self._mixed_seconds(decode, prefill, sampled) * NANO + 0.5)
+        if not prefill and sampled == n_decode:
+            return int(self.decode_run_ns(n_decode, context_sum, longest, 1, contexts)[0])
+        return int(self._mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts) * NANO + 0.5)
 
-    def decode_run_ns(self, decode: Sequence[int], steps: int) -> NDArray[np.int64]:
-        """Return the durations of ``steps`` consecutive steps of a decode batch, every context growing by 1 a step [ns].
+    def decode_run_ns(
+        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
+    ) -> NDArray[np.int64]:
+        """Return the durations of consecutive steps of a decode batch, every context growing by one a step [ns].
 
         Parameters
         ----------
-        decode : keys that each sequence reads in the first step, the new token included [tokens]
+        n_decode, context_sum, longest, contexts : of the first step, as in ``step_ns``
         steps : number of steps
 
         Returns
         -------
-        int64 array of shape (steps,); its first element is ``step_ns(decode, (), len(decode))``
+        int64 array of shape (steps,); its first element is the ``step_ns`` of that batch
         """
-        batch = len(decode)
         if not self._one_full:
-            return self._run_of_kinds(decode, steps)
+            return self._run_of_kinds(n_decode, context_sum, longest, steps, contexts)
         kind = self.kinds[0]
         block = kind.decode_params.key_block
-        longest = max(decode)
         first, last = -(-longest // block), -(-(longest + steps - 1) // block)
-        total = sum(decode)
+        ramp = self._ramp(n_decode, steps)
         if first == last:
-            return self._piece(kind, batch, first, self._ramp(batch, steps), total)
-        ramp = self._ramp(batch, steps)
+            return self._piece(kind, n_decode, first, ramp, context_sum)
         out = np.empty(steps, dtype=np.int64)
         start = 0
         for blocks in range(first, last + 1):
             end = min(steps, blocks * block - longest + 1)
-            out[start:end] = self._piece(kind, batch, blocks, ramp[start:end], total)
+            out[start:end] = self._piece(kind, n_decode, blocks, ramp[start:end], context_sum)
             start = end
         return out
 
@@ -152,49 +163,47 @@ class StepModel:
         rest = (terms.q, terms.constant, 1.0 / terms.q, kind.count * terms.slope * NANO, fixed + 0.5)
         return terms.offset, *(np.array(value) for value in rest)
 
-    def _run_of_kinds(self, decode: Sequence[int], steps: int) -> NDArray[np.int64]:
+    def _run_of_kinds(
+        self, batch: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None
+    ) -> NDArray[np.int64]:
         """Return a run's durations where layers differ in shape or window [ns]."""
-        batch = len(decode)
         seconds = np.full(steps, self._base(batch))
         for kind in self.kinds:
-            sums, longest = kind.visible_run(decode, steps)
-            blocks = -(-longest // kind.decode_params.key_block)
+            sums, most = kind.visible_run(batch, context_sum, longest, steps, contexts)
+            blocks = -(-most // kind.decode_params.key_block)
             cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), steps]
             x = sums.astype(np.float64)
-            for start, end in zip(cuts, cuts[1:], strict=False):
+            for start, end in pairwise(cuts):
                 terms = kind.terms(batch, int(blocks[start]))
                 seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
         return (seconds * NANO + 0.5).astype(np.int64)
 
-    def _mixed_seconds(self, decode: Sequence[int], prefill: Sequence[tuple[int, int]], sampled: int) -> float:
+    def _mixed_seconds(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None,
+    ) -> float:
         """Return the duration of a step with prefill chunks [s]."""
         new = [chunk[0] for chunk in prefill]
-        m = padded(self._capture, len(decode) + sum(new))
-        seconds = self.tokens.seconds(m) + self._rows(sampled) + self._host(len(decode) + len(prefill))
+        m = padded(self._capture, n_decode + sum(new))
+        seconds = self.tokens.seconds(m) + self._rows(sampled) + self._host(n_decode + len(prefill))
         factor = self._mixed_factor(max(new, default=0))
         for kind in self.kinds:
             t0 = body = 0.0
-            if decode:
-                terms = self._terms_of(kind, decode)
+            if n_decode:
+                x, most = kind.visible(n_decode, context_sum, longest, contexts)
+                terms = kind.terms(n_decode, -(-most // kind.decode_params.key_block))
                 t0 = terms.t0
-                body = factor * (float(terms.body(float(self._context(kind, decode)))) + terms.extra)
+                body = factor * (terms.body(float(x)) + terms.extra)
             if prefill:
                 t0 = max(t0, kind.prefill.params.t0)
                 body += kind.prefill.body(prefill)
             seconds += kind.count * (t0 + body)
         return seconds
-
-    def _terms_of(self, kind: AttentionKind, decode: Sequence[int]):  # noqa: ANN202
-        if kind.shape.chunked:
-            longest = max(kind.visible(context) for context in decode)
-        else:
-            longest = kind.visible(max(decode))
-        return kind.terms(len(decode), -(-longest // kind.decode_params.key_block))
-
-    def _context(self, kind: AttentionKind, decode: Sequence[int]) -> int:
-        if not kind.shape.window:
-            return sum(decode)
-        return sum(kind.visible(context) for context in decode)
 
     def _mixed_factor(self, longest_chunk: int) -> float:
         """Return what decode attention costs more beside a chunk of so many tokens [-]."""
