@@ -138,7 +138,7 @@ def _latency_table(summary: Summary, *, color: bool) -> list[str]:
     thresholds = _thresholds(summary)
     columns = [*LATENCY_COLUMNS, *(["SLO"] if thresholds else [])]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("latency [ms]", min_width=LABEL - 2, no_wrap=True)
+    table.add_column(r"latency \[ms]", min_width=LABEL - 2, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", min_width=8, no_wrap=True)
     quoted = summary["verdict"].get("stability") in ("steady", None)
@@ -281,7 +281,7 @@ def _number(value: float) -> str:
     """
     if value == 0:
         return "0"
-    magnitude = len(f"{abs(value):.0f}") if abs(value) >= 1 else -_leading_zeros(abs(value))
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else -_leading_zeros(abs(value))
     return f"{value:.{max(0, 4 - magnitude)}f}"
 
 

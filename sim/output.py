@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..hwmodels.errors import MemboundError
 from . import metrics, tables
@@ -18,6 +18,9 @@ from .slo import slo
 from .stability import stability
 from .verdict import verdict
 from .vllm_bench import vllm_bench
+
+if TYPE_CHECKING:
+    from ..hwmodels.pool import KVPool
 
 SCHEMA_VERSION = 1
 MEMORY_KEYS: tuple[str, ...] = (
@@ -114,13 +117,21 @@ def _provenance(record: RunRecord) -> Figures:
     return {key: record.provenance.get(key, Unknown("not recorded")) for key in PROVENANCE_KEYS}
 
 
-def _memory(record: RunRecord) -> Figures:
-    """Return the terms of the KV pool under the JSON's names."""
+def _memory(record: RunRecord) -> dict[str, Any]:
+    """Return how the KV pool was sized, under the names that ``size`` prints."""
     if record.memory is None:
         return dict.fromkeys(MEMORY_KEYS, Unknown("the KV pool was not sized"))
-    found = {key: getattr(record.memory, key, None) for key in MEMORY_KEYS}
+    sized = record.memory if isinstance(record.memory, Mapping) else _sized(record.memory)
     missing = Unknown("not stated by the sizing of the KV pool")
-    return {key: missing if value is None else value for key, value in found.items()}
+    return dict.fromkeys(MEMORY_KEYS, missing) | {
+        key: value for key, value in sized.items() if value is not None
+    }
+
+
+def _sized(pool: KVPool) -> dict[str, Any]:
+    from ..hwmodels.sizing import SizeReport  # what sizes pools need not be loaded to print a run without one
+
+    return SizeReport(pool).memory
 
 
 def _unknowns(tree: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .histogram import LogHistogram
+
+if TYPE_CHECKING:
+    from ..hwmodels.pool import KVPool
 
 Column = npt.NDArray[Any]
 
@@ -89,7 +92,7 @@ class RunRecord:
     steps : per-step columns, shape (n_steps,), where they were asked for
     kv_timeline : ``time_ns``, ``used_blocks``, ``cached_blocks``, where it was kept
     per_request_causes : ``ttft`` and ``decode`` -> time by cause [ns], shape (n_requests, len(CAUSES))
-    memory : how the KV pool was sized (``hwmodels.capacity.KVPool``)
+    memory : how the KV pool was sized, or the ``memory`` object that says so
     provenance : ``version``, ``device``, ``device_hash``, ``model``, ``engine``, ``seed``, ``level``, ...
     warnings : what a reader should know before believing the figures
     scenario : the resolved scenario
@@ -113,7 +116,7 @@ class RunRecord:
     steps: Mapping[str, Column] | None = None
     kv_timeline: Mapping[str, Column] | None = None
     per_request_causes: Mapping[str, Column] | None = None
-    memory: Any = None
+    memory: KVPool | Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     warnings: Sequence[str] = ()
     scenario: Any = None

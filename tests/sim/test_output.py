@@ -1,4 +1,4 @@
-"""summary.json has every promised key, unknown is null with a reason, a result directory is whole or absent."""
+"""summary.json has every promised key, null has its reason, and a result directory is whole or absent."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def full(make_record, row):
             "elasticity": {"hbm_bandwidth": 0.6},
         },
         counts={"steps": 300, "jumps": 60, "events": 90},
-        memory=SimpleNamespace(**dict.fromkeys(names, 7), fits=True),
+        memory=dict.fromkeys(names, 7) | {"fits": True},
         provenance=dict.fromkeys(PROMISED["provenance"], "x")
         | {"level": "measured", "seed": 0, "model": "m"},
         steps={"start_ns": np.arange(3), "n_decode": np.array([1, 2, 3])},
@@ -288,3 +288,16 @@ def test_nothing_of_this_loads_pyarrow_or_simpy_before_a_table_is_written():
     code = "import sys, membound.sim.result; print(*sorted({'pyarrow', 'simpy', 'scipy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_the_memory_object_is_the_one_that_the_sizing_command_prints(make_record, row):
+    from membound.hwmodels.capacity import kv_pool
+    from membound.hwmodels.device import load_device
+    from membound.hwmodels.engine import load_engine
+    from membound.hwmodels.model import load_model
+    from membound.hwmodels.sizing import SizeReport
+
+    pool = kv_pool(load_device("h100_sxm"), load_engine("vllm-0.15"), load_model("llama-3.1-8b"))
+    found = summary(make_record([row()], memory=pool))["memory"]
+    assert found == SizeReport(pool).memory
+    assert set(PROMISED["memory"]) <= set(found)
