@@ -26,6 +26,11 @@ def is_moe_layer(config: Config, layers: int) -> list[bool]:
     if config.items("moe_layers"):
         chosen = config.indices("moe_layers")
         return [i in chosen for i in range(layers)]
+    if config.has("moe_layers_enum"):  # Step-3.5: numbers in one word
+        chosen = {
+            int(number) for number in config.text("moe_layers_enum").split(",") if number.strip().isdigit()
+        }
+        return [i in chosen for i in range(layers)]
     dense_first = config.count("first_k_dense_replace", 0)
     only_dense = config.indices("mlp_only_layers")
     step = config.size("decoder_sparse_step", config.size("interleave_moe_layer_step", 1))

@@ -12,14 +12,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads"),
-    "num_key_value_heads": ("n_head_kv", "num_kv_heads", "multi_query_group_num"),
+    "num_key_value_heads": ("n_head_kv", "num_kv_heads", "multi_query_group_num", "num_attention_groups"),
     "head_dim": ("attention_head_dim", "kv_channels"),
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
     "vocab_size": ("padded_vocab_size",),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "n_ctx"),
     "sliding_window": ("sliding_window_size",),
-    "num_experts": ("n_routed_experts", "num_local_experts"),
-    "num_experts_per_tok": ("experts_per_token", "top_k_experts"),
+    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("experts_per_token", "top_k_experts", "moe_top_k"),
     "torch_dtype": ("dtype",),
 }
 
@@ -73,22 +73,22 @@ class Config:
 
     def count(self, key: str, default: int | None = None) -> int:
         """Return a whole number >= 0, or the default; a missing key without a default is an error."""
-        value = self.get(key)
-        if value is None:
-            if default is None:
-                raise self._missing(key)
-            return default
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._wrong(key, value, "a whole number, 0 or more")
-        return value
+        return self._whole(key, default, 0)
 
     def size(self, key: str, default: int | None = None) -> int:
         """Return a whole number >= 1, or the default."""
-        value = self.count(key, default)
-        if value < 1:
-            raise self._wrong(key, value, "a whole number, 1 or more")
+        return self._whole(key, default, 1)
+
+    def _whole(self, key: str, default: int | None, least: int) -> int:
+        value = self.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self._missing(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self._wrong(key, value, f"a whole number, {least} or more")
         return value
 
     def number(self, key: str, default: float) -> float:

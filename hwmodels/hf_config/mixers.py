@@ -54,6 +54,9 @@ def windows_of(config: Config, traits: Traits, layers: int) -> list[tuple[int, b
     kinds = config.per_layer("layer_types", layers)
     if kinds:
         table = {"sliding_attention": (window, False), "chunked_attention": (chunk, True)}
+        known = {*table, "full_attention", "linear_attention" if config.has("linear_num_value_heads") else ""}
+        for kind in sorted({str(kind) for kind in kinds} - known):
+            config.note(f"layer_types: {kind!r} is not known here and read as full attention")
         return [table.get(str(kind), (0, False)) for kind in kinds]
     if config.has("no_rope_layers") or (chunk and not window):
         return _chunks(config, chunk, layers)

@@ -58,9 +58,21 @@ def read_config(source: str | Path | Mapping[str, object], id: str | None = None
         raw, where, name = source, f"config of {id}" if id else "config", id or "model"
     else:
         path = Path(source)
-        raw, where = load_json(path), str(path)
+        raw, where = _with_sidecar(load_json(path), path), str(path)
         name = id or (path.parent.name if path.name == "config.json" else path.stem)
     return _build(Config(raw, where), name)
+
+
+def _with_sidecar(raw: Mapping[str, object], path: Path) -> Mapping[str, object]:
+    """Add the quantization that ModelOpt writes beside a config (``hf_quant_config.json``), if there is one."""
+    folder = path if path.is_dir() else path.parent
+    sidecar = folder / "hf_quant_config.json"
+    if raw.get("quantization_config") is not None or not sidecar.is_file():
+        return raw
+    section = load_json(sidecar).get("quantization")
+    if not isinstance(section, dict):
+        return raw
+    return {**raw, "quantization_config": {"quant_method": "modelopt", **cast("dict[str, object]", section)}}
 
 
 def read_bundled(path: Path) -> ModelSpec:
@@ -110,6 +122,10 @@ def _family(whole: Config, config: Config) -> tuple[str, Traits]:
                 config.note(f"no known model_type: taken as {family!r} from architectures")
             return family, FAMILIES[family]
     family = next((name for name in named if name), "")
+    if any("mamba" in key or "linear_attn" in key or "ssm" in key for key in config.raw):
+        config.note(
+            "keys of recurrent layers were found and not understood: every layer is read as attention"
+        )
     config.note(
         (f"unknown model_type {family!r}" if family else "no model_type")
         + ": read by its keys as a Llama-like model (no biases but declared ones, two norms a layer)"
