@@ -1,7 +1,8 @@
 """What a token leaves in the KV cache of one layer, on one rank.
 
-A layer keeps one or two caches: keys and values, a latent, the keys of a sparse indexer, a window of either, or a
-state of fixed size. Source: vLLM ``v1/kv_cache_interface.py``; entry sizes of the packed formats: ``kv-pool.md``.
+A layer keeps one or two caches: keys and values, a latent, the keys of a sparse indexer, a window of
+either, or a state of fixed size. Source: vLLM ``v1/kv_cache_interface.py``; entry sizes of the packed
+formats: ``kv-pool.md``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class CacheSpec:
 
     Attributes
     ----------
-    kind : how it grows: ``full`` with the sequence, ``window`` and ``chunked`` up to a bound, ``recurrent`` not
+    kind : ``full`` grows with the sequence, ``window`` and ``chunked`` up to a bound, ``recurrent`` never
     label : what it holds (``attention``, ``latent``, ``index``, the kind of a recurrent layer)
     entry_bytes : one entry; of a recurrent layer, the whole state [B]
     window : window or chunk [tokens]; 0 where there is none

@@ -1,8 +1,8 @@
 """How an engine packs the caches of a model's layers into blocks.
 
-vLLM shares one pool between all caches: caches of one kind form a type, types are cut into groups of equal size, and
-one block of any group takes the same bytes (source: vLLM ``v1/core/kv_cache_utils.py``, 0.8 to 0.33, and the design
-note ``kv-pool.md``).
+vLLM shares one pool between all caches: caches of one kind form a type, types are cut into groups of equal
+size, and one block of any group takes the same bytes (source: vLLM ``v1/core/kv_cache_utils.py``, 0.8 to
+0.33, and the design note ``kv-pool.md``).
 """
 
 from __future__ import annotations
@@ -288,8 +288,8 @@ def _pack_hybrid(whole: Counter[CacheSpec], stages: Sequence[Counter[CacheSpec]]
 def _pack_compressed(whole: Counter[CacheSpec], stages: Sequence[Counter[CacheSpec]], block: int) -> Packed:
     """Caches that keep one entry for many tokens: the block is a multiple of the coarsest entry.
 
-    Approximation: windows are charged in whole blocks of the growing caches, by their bytes, without the padding and
-    the compressor states of the engine's five groups; no experiment bounds it yet.
+    Approximation: windows are charged in whole blocks of the growing caches, by their bytes, without the
+    padding and the compressor states of the engine's five groups; no experiment bounds it yet.
     """
     coarsest = lcm(block, *(cache.tokens_per_entry for cache in whole))
     growing = [Counter({c: n for c, n in stage.items() if c.kind == "full"}) for stage in stages]

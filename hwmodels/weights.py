@@ -122,7 +122,7 @@ def weight_shards(
     Parameters
     ----------
     model : the model
-    weights : format of the matrices a quantization may cover (``fp8``, ``w4a16``, ...); None, ``auto``: as stored
+    weights : format of the matrices a quantization may cover (``fp8``, ``w4a16``, ...); None: as stored
     tensor_parallel_size, pipeline_parallel_size : ranks
     pipeline_partition : layers on each stage where given
     expert_parallel : whole experts are dealt out over the tensor-parallel ranks instead of cut
