@@ -17,7 +17,7 @@ Level = Literal["measured", "bridged", "prior", "transferred_same_arch", "transf
 
 
 class FittedParameter(BaseModel):
-    """One number of a lane: estimate, standard error in the same unit, and the run that gave it."""
+    """One number of a lane: estimate, standard error in the same unit, and the run that gave it (else the lane's)."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -66,6 +66,7 @@ class FittedLane(BaseModel):
     ----------
     level : ``measured`` (fitted on this device), ``bridged`` (by another lane's ratio) or ``prior``
     source : where the numbers come from
+    run : the calibration run that gave them
     parameters : the fitted numbers by symbol
     correlation : correlation matrix in the order of ``parameters``; None means independent
     residual : residual spread of log(time) by regime [-]
@@ -77,6 +78,7 @@ class FittedLane(BaseModel):
 
     level: Literal["measured", "bridged", "prior"]
     source: str
+    run: str | None = None
     parameters: dict[str, FittedParameter]
     correlation: tuple[tuple[float, ...], ...] | None = None
     residual: dict[str, float] = {}
