@@ -9,18 +9,7 @@ from typing import cast
 from .catalog import find, ids
 from .errors import CatalogError
 from .hf_config import read_bundled, read_config
-from .spec import FFN as FFN
-from .spec import Attention as Attention
-from .spec import DenseFFN as DenseFFN
-from .spec import LayerGroup as LayerGroup
-from .spec import Linear as Linear
-from .spec import Mixer as Mixer
 from .spec import ModelSpec as ModelSpec
-from .spec import MoEFFN as MoEFFN
-from .spec import MultiHeadLatentAttention as MultiHeadLatentAttention
-from .spec import Recurrent as Recurrent
-from .spec import Shard as Shard
-from .spec import WeightQuantization as WeightQuantization
 
 MODELS = Path(__file__).parent / "models"
 

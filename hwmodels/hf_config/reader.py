@@ -64,7 +64,7 @@ def read_config(source: str | Path | Mapping[str, object], id: str | None = None
 
 
 def _with_sidecar(raw: Mapping[str, object], path: Path) -> Mapping[str, object]:
-    """Add the quantization that ModelOpt writes beside a config (``hf_quant_config.json``), if there is one."""
+    """Add the quantization that ModelOpt writes beside a config (``hf_quant_config.json``), if any."""
     folder = path if path.is_dir() else path.parent
     sidecar = folder / "hf_quant_config.json"
     if raw.get("quantization_config") is not None or not sidecar.is_file():
