@@ -350,7 +350,7 @@ class _Lowering:
             if self.model.rotary_dim:
                 kernels, moved = kernels + 1, moved + 2.0 * rows
             if attention.kv_bytes_per_token:
-                kernels, moved = kernels + 1, moved + 2.0 * attention.kv_bytes_per_token
+                kernels += 1  # the cache write; its bytes are in the attention lanes, which were timed with it
         if isinstance(mixer, Recurrent):
             kernels += 2
         inner = 0 if ffn is None else (ffn.shared_intermediate if isinstance(ffn, MoEFFN) else ffn.intermediate)

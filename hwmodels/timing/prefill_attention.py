@@ -2,18 +2,27 @@
 
 Query tiles of 128 rows each walk over the keys they may see. A key costs a tile the smooth maximum of matrix work
 and exponentials; a tile also has a fixed time and a fill. The tiles of all chunks share the device, and the last
-causal tile alone is a floor. The tile time meets the bytes moved in GEMM's smooth maximum.
+causal tile alone is a floor. The bytes moved (queries, outputs, keys and values, and the new ones written to the
+cache, which the timed calls include) come on top of the tile time: with q = 1 the starting values err by 9 % on H100,
+with GEMM's q = 3 by 29 % (28 % too fast at every length below 4k), so q is a parameter of the lane and 1 by default.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .form import MICRO, Chip, KernelTime, LaneLike, pn, power_shares
+import numpy as np
+from numpy.typing import NDArray
+
+from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value, pn, power_shares, soft_waves
 
 _TILE = 128
+_KEYS = 128.0
+"""A tile walks over whole blocks of keys: at least one."""
+_SMALLEST_TILE = 16
+_KEYS_ON_CHIP = 64
 _REFERENCE_UNITS = 132
 """Compute units of the device whose exponential rate ``sx`` is quoted for (H100 SXM)."""
 
@@ -31,7 +40,8 @@ class PrefillParams:
     wq : weight of wave quantisation [-]
     q2 : sharpness of the maximum of matrix work and exponentials [-]
     k0 : fill, in keys [tokens]
-    eb, q : share of HBM bandwidth and sharpness, pinned from the GEMM lane: a free share transfers worse [-]
+    eb : share of HBM bandwidth, pinned from the GEMM lane: a free share transfers worse [-]
+    q : sharpness of the maximum of tile time and bytes; 1 is their sum [-]
     io : factor on query and output bytes (MLA) [-]
     """
 
@@ -44,12 +54,12 @@ class PrefillParams:
     tt: float
     k0: float
     eb: float
-    q: float
+    q: float = 1.0
     io: float = 1.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike, gemm: LaneLike) -> PrefillParams:
-        """Read a ``prefill_attention`` lane, with ``eb`` and ``q`` of the device's ``gemm`` lane."""
+        """Read a ``prefill_attention`` lane, with the ``eb`` of the device's ``gemm`` lane."""
         p, g = lane.params, gemm.params
         return cls(
             t0=p["t0_us"] * MICRO,
@@ -61,7 +71,7 @@ class PrefillParams:
             tt=p.get("tt_us", 0.0) * MICRO,
             k0=p.get("k0", 0.0),
             eb=p.get("eb", g["eb"]),
-            q=p.get("q", g.get("q", 3.0)),
+            q=p.get("q", 1.0),
         )
 
 
@@ -73,7 +83,8 @@ class PrefillShape:
     ----------
     n_heads, n_kv_heads : heads of the device
     flop_per_key_row : matrix work per key and query row: 2 x (key width + value width) [FLOP]
-    kv_bytes_per_key, io_bytes_per_token : bytes of KV read per key, of queries and outputs per new token [B]
+    kv_bytes_per_key : bytes of KV read per key [B]
+    io_bytes_per_token : queries in, outputs out, new keys and values in and to the cache, per new token [B]
     window : keys a query can see; 0 is all of them [tokens]
     packed : rows of a tile may come from different heads of one KV head (GQA packing)
     dtype : compute dtype
@@ -105,7 +116,7 @@ def prefill_shape(
         n_kv_heads=n_kv_heads,
         flop_per_key_row=2.0 * (head_dim + v_dim),
         kv_bytes_per_key=(head_dim + v_dim) * n_kv_heads * kv_width,
-        io_bytes_per_token=2.0 * (head_dim + v_dim) * n_heads,
+        io_bytes_per_token=(head_dim + v_dim) * (2.0 * n_heads + (2.0 + kv_width) * n_kv_heads),
         window=window,
         dtype=dtype,
     )
@@ -117,115 +128,146 @@ class PrefillForm:
 
     Attributes
     ----------
-    per_key : time of one key and tile on one unit [s]; ``matrix_share`` of it counts as compute
+    params, shape : lane and layer
+    tile : query rows of a tile [-]
+    per_key : time of one key and tile on one unit [s]
+    slots : tiles resident on the device [-]
+    seconds_per_byte : inverse of the bandwidth reached [s/B]
+    io_seconds : reading queries and writing outputs of one new token [s]
     """
 
     params: PrefillParams
     shape: PrefillShape
+    tile: int
     per_key: float
     slots: float
     seconds_per_byte: float
-
-    def terms(self, chunks: Iterable[tuple[int, int]]) -> tuple[float, float, float, float]:
-        """Return ``(tile time, its fixed part, KV read time, query and output time)`` of a batch of chunks [s].
-
-        ``chunks`` are pairs (new tokens, tokens cached before).
-        """
-        p, shape = self.params, self.shape
-        heads, kv_heads, window = shape.n_heads, shape.n_kv_heads, shape.window
-        group = heads / kv_heads
-        tiles = work = keys_read = rows = 0.0
-        last = 0.0
-        for new, cached in chunks:
-            n_tiles = -(-new // _TILE) * heads
-            if shape.packed:
-                n_tiles = min(math.ceil(new * group / _TILE) * kv_heads, n_tiles)
-            mean_keys, most_keys = cached + 0.5 * (new + _TILE), cached + new
-            if window:
-                mean_keys, most_keys, span = _windowed(new, cached, window)
-            else:
-                span = most_keys
-            tiles += n_tiles
-            work += n_tiles * mean_keys
-            keys_read += span
-            rows += new
-            last = max(last, most_keys)
-        if not tiles:
-            return 0.0, 0.0, 0.0, 0.0
-        w = tiles / self.slots
-        waves = (1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)
-        mean = work / tiles
-        fixed = p.k0 * self.per_key + p.tt
-        shared = waves * (mean * self.per_key + fixed)
-        alone = last * self.per_key + fixed
-        if alone > shared:
-            tile_time, tile_fixed = alone, fixed
-        else:
-            tile_time, tile_fixed = shared, waves * fixed
-        spb = self.seconds_per_byte
-        return (
-            tile_time,
-            tile_fixed,
-            keys_read * shape.kv_bytes_per_key * spb,
-            rows * shape.io_bytes_per_token * p.io * spb,
-        )
+    io_seconds: float
 
     def body(self, chunks: Iterable[tuple[int, int]]) -> float:
-        """Return the kernel's time without ``t0`` [s]; 0 for no chunks."""
-        tile_time, _, t_kv, t_io = self.terms(chunks)
-        return pn(tile_time, t_kv + t_io, self.params.q) if tile_time else 0.0
+        """Return one kernel's time without ``t0``, for chunks of (new tokens, tokens cached before); 0 for none [s].
 
-    def time(self, chunks: Iterable[tuple[int, int]]) -> KernelTime:
+        The same sums as ``time_many``, in plain numbers: a step has one or two chunks, where arrays cost ten times more.
+        """
+        p, shape, tile = self.params, self.shape, self.tile
+        heads, kv_heads, window = shape.n_heads, shape.n_kv_heads, shape.window
+        group = heads / kv_heads
+        tiles = work = keys_read = rows = last = 0.0
+        for new, cached in chunks:
+            n_tiles = -(-new // tile) * heads
+            if shape.packed:
+                n_tiles = min(math.ceil(new * group / tile) * kv_heads, n_tiles)
+            if window:
+                mean, most, span = (float(v) for v in _windowed(float(new), float(cached), window, tile))
+            else:
+                mean, most = max(cached + 0.5 * (new + tile), _KEYS), cached + new
+                span = most
+            tiles += n_tiles
+            work += n_tiles * mean
+            keys_read += span
+            rows += new
+            last = max(last, most)
+        if not tiles:
+            return 0.0
+        w = tiles / self.slots
+        waves = (1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)
+        fixed = p.k0 * self.per_key + p.tt
+        tile_time = max(waves * (work / tiles * self.per_key + fixed), last * self.per_key + fixed)
+        t_memory = keys_read * shape.kv_bytes_per_key * self.seconds_per_byte + rows * self.io_seconds
+        return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q)
+
+    def time(self, chunks: Sequence[tuple[int, int]]) -> KernelTime:
         """Return the kernel's time split by cause, ``t0`` included [s]."""
-        tile_time, tile_fixed, t_kv, t_io = self.terms(chunks)
-        if not tile_time:
+        if not chunks:
             return KernelTime()
-        body = pn(tile_time, t_kv + t_io, self.params.q)
-        on_tiles, in_memory = power_shares(self.params.q, tile_time, t_kv + t_io)
-        of_fixed = tile_fixed / tile_time
+        new, cached = np.array(chunks, dtype=np.float64).T
+        return self.time_many(new, cached, np.zeros(1, dtype=np.int64))
+
+    def time_many(self, new: Array, cached: Array, starts: NDArray[np.int64]) -> KernelTime:
+        """Return the times of many kernels at once, split by cause, ``t0`` included [s].
+
+        Parameters
+        ----------
+        new, cached : new tokens and tokens cached before of every chunk, kernel after kernel [tokens]
+        starts : index of each kernel's first chunk; no kernel is empty
+
+        Returns
+        -------
+        KernelTime of arrays, one entry a kernel; the sum is that of ``body`` and ``t0``
+        """
+        p, shape = self.params, self.shape
+        n_tiles = np.ceil(new / self.tile) * shape.n_heads
+        if shape.packed:
+            group = shape.n_heads / shape.n_kv_heads
+            n_tiles = np.minimum(np.ceil(new * group / self.tile) * shape.n_kv_heads, n_tiles)
+        mean, most, span = np.maximum(cached + 0.5 * (new + self.tile), _KEYS), cached + new, cached + new
+        if shape.window:
+            mean, most, span = _windowed(new, cached, shape.window, self.tile)
+        tiles = np.add.reduceat(n_tiles, starts)
+        mean_keys = np.add.reduceat(n_tiles * mean, starts) / tiles
+        waves = soft_waves(tiles / self.slots, p.wq)
+        fixed = p.k0 * self.per_key + p.tt
+        shared = waves * (mean_keys * self.per_key + fixed)
+        alone = np.maximum.reduceat(most, starts) * self.per_key + fixed
+        tile_time = np.maximum(shared, alone)
+        of_fixed = np.where(alone > shared, 1.0, waves) * fixed / tile_time
+        t_kv = np.add.reduceat(span, starts) * shape.kv_bytes_per_key * self.seconds_per_byte
+        t_io = np.add.reduceat(new, starts) * self.io_seconds
+        body = pn(tile_time, t_kv + t_io, p.q)
+        on_tiles, in_memory = power_shares(p.q, tile_time, t_kv + t_io)
         of_kv = t_kv / (t_kv + t_io)
         return KernelTime(
             hbm_kv=body * in_memory * of_kv,
             hbm_activations=body * in_memory * (1.0 - of_kv),
             compute=body * on_tiles * (1.0 - of_fixed),
-            latency=self.params.t0 + body * on_tiles * of_fixed,
+            latency=p.t0 + body * on_tiles * of_fixed,
             hbm_demand=t_kv + t_io,
-            compute_demand=body,
+            compute_demand=body * np.minimum(tiles / self.slots, 1.0),
         )
 
 
 def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> PrefillForm:
     """Bind a prefill-attention lane to a chip and a layer shape.
 
-    On a chip without comparable units the tile time is plain FLOP over its share of peak.
+    A tile has 128 rows, or half as many until queries, one block of keys and one of values fit the on-chip memory of
+    a unit. On a chip without comparable units the tile time is plain FLOP over its share of peak.
     """
     if chip.roofline3:
         params = replace(params, wq=0.0, tt=0.0, k0=0.0)
         units, exponentials = 1.0, 0.0
     else:
         units, exponentials = chip.units, params.sx * _REFERENCE_UNITS / chip.units
+    tile = _tile_rows(chip, shape)
     matrix = _TILE * shape.flop_per_key_row / (params.ec * chip.peak(shape.dtype) / units)
+    per_key = pn(matrix, exponentials, params.q2) if exponentials else matrix
+    seconds_per_byte = 1.0 / (params.eb * chip.bandwidth)
     return PrefillForm(
         params=params,
         shape=shape,
-        per_key=pn(matrix, exponentials, params.q2) if exponentials else matrix,
+        tile=tile,
+        per_key=float(per_key) * tile / _TILE,
         slots=(1.0 if chip.roofline3 else params.occ) * units,
-        seconds_per_byte=1.0 / (params.eb * chip.bandwidth),
+        seconds_per_byte=seconds_per_byte,
+        io_seconds=shape.io_bytes_per_token * params.io * seconds_per_byte,
     )
 
 
-def _windowed(new: int, cached: int, window: int) -> tuple[float, float, float]:
+def _tile_rows(chip: Chip, shape: PrefillShape) -> int:
+    """Return the query rows of a tile that fits on chip, with 64 keys and values in 16 bit beside it."""
+    tile, per_row = _TILE, shape.flop_per_key_row  # 2 bytes x (key width + value width)
+    while chip.onchip_bytes and tile > _SMALLEST_TILE and (tile / 2 + _KEYS_ON_CHIP) * per_row > chip.onchip_bytes:
+        tile //= 2
+    return tile
+
+
+def _windowed(new: Value, cached: Value, window: int, tile: int) -> tuple[Array, Array, Array]:
     """Return mean keys of a tile, most keys of a tile, and distinct keys read, under a sliding window [tokens].
 
-    A tile of 128 rows that ends at position e walks over the keys from ``e - 127 - window`` to e, where they exist:
-    ``min(e, window + 128)`` of them; the mean over the chunk's tiles is taken in closed form.
+    A tile of rows that ends at position e walks over ``min(e, window + tile)`` keys; the mean over the chunk's tiles
+    is the mean of that over e, in closed form.
     """
-    cap = window + _TILE
-    first, last = cached + 0.5 * _TILE, cached + new + 0.5 * _TILE
-    if last <= cap:
-        mean = 0.5 * (first + last)
-    elif first >= cap:
-        mean = float(cap)
-    else:
-        mean = (0.5 * (first + cap) * (cap - first) + cap * (last - cap)) / (last - first)
-    return mean, float(min(cached + new, cap)), float(min(cached + new, window + new))
+    cap = float(window + tile)
+    first, last = cached + 0.5 * tile, cached + new + 0.5 * tile
+    bend = np.clip(cap, first, last)
+    mean = (0.5 * (first + bend) * (bend - first) + cap * (last - bend)) / (last - first)
+    return np.maximum(mean, min(_KEYS, cap)), np.minimum(cached + new, cap), np.minimum(cached + new, window + new)
