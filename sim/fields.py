@@ -1,18 +1,18 @@
-"""Field types that every scenario section is made of: frozen, unknown keys refused, human numbers accepted."""
+"""Field types that scenario sections are made of: frozen, unknown keys refused, human numbers accepted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from ..hwmodels.errors import MemboundError
 from ..hwmodels.units import parse_bytes, parse_count, parse_factor
 
 
 class ScenarioError(MemboundError):
-    """A scenario that cannot be read or run: one line with value, what is allowed, nearest match and where."""
+    """A scenario that cannot be read or run: one line with value, what is allowed, nearest, where."""
 
 
 class WorkloadError(ScenarioError):
@@ -22,15 +22,18 @@ class WorkloadError(ScenarioError):
 class Section(BaseModel):
     """Base of every section of a scenario file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
 
 
-def _or_word(parse: Callable[[object], Any], word: str = AUTO) -> BeforeValidator:
-    return BeforeValidator(lambda value: value if value == word else parse(value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+def _or_auto(parse: Callable[[object], object]) -> BeforeValidator:
+    def read(value: object) -> object:
+        return value if value == AUTO else parse(value)
+
+    return BeforeValidator(read)
 
 
 def _positive(value: object) -> int:
@@ -47,22 +50,22 @@ def _share(value: object) -> float:
     return number
 
 
-def _one_of(*choices: dict[str, Any], hint: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": list(choices), "description": hint})
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is not true or false")
+    return value
 
 
-_NUMBER: dict[str, Any] = {"type": "number", "minimum": 0}
-_TEXT: dict[str, Any] = {"type": "string"}
+def _schema(hint: str, *kinds: str) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": kind} for kind in kinds], "description": hint})
 
-Flag = Annotated[bool, Field(strict=True)]
-AutoFlag = Annotated[
-    Annotated[bool, Field(strict=True)] | Auto, WithJsonSchema({"enum": [True, False, "auto"]})
-]
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+AutoFlag = Annotated[bool | Auto, _or_auto(_flag), WithJsonSchema({"enum": [True, False, AUTO]})]
 AutoCount = Annotated[
-    int | Auto, _or_word(_positive), _one_of(_NUMBER, _TEXT, hint="a count above 0, or auto")
+    int | Auto, _or_auto(_positive), _schema("a count above 0, or auto", "integer", "string")
 ]
-AutoBytes = Annotated[
-    int | Auto, _or_word(parse_bytes), _one_of(_NUMBER, _TEXT, hint="bytes (80GiB), or auto")
-]
-Share = Annotated[float, BeforeValidator(_share), _one_of(_NUMBER, _TEXT, hint="a share: 0.9, 90%")]
-AutoShare = Annotated[float | Auto, _or_word(_share), _one_of(_NUMBER, _TEXT, hint="a share, or auto")]
+AutoCountOr0 = Annotated[int | Auto, _or_auto(parse_count), _schema("a count, or auto", "integer", "string")]
+AutoBytes = Annotated[int | Auto, _or_auto(parse_bytes), _schema("80GiB, or auto", "integer", "string")]
+Share = Annotated[float, BeforeValidator(_share), _schema("a share: 0.9, 90%", "number", "string")]
+AutoShare = Annotated[float | Auto, _or_auto(_share), _schema("a share, or auto", "number", "string")]

@@ -3,8 +3,8 @@
 Every draw is a pure function of (seed, source, request index, k): a jump cut short, another policy or another
 replica count changes who *asks* for a draw, never its value, and two scenarios with one seed share numbers.
 The generator is Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), to the
-bit that of ``numpy.random.Philox``. ``source`` names what is drawn ("arrivals", "input_tokens", ...) and picks
-the key.
+bit that of ``numpy.random.Philox``. ``source`` names what is drawn ("arrivals", "input_tokens", ...) and it
+picks the key.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def build_workload(
     arrival_ns = np.rint(times * 1e9).astype(np.int64)
     closed = _closed_loop(process, seed, turnaround_s)
     if load is not None:
-        report = replace(load.report, time_unit="s", origin=f"arrivals drawn: {process.kind}")
+        report = replace(load.report, time_unit="s", origin=f"arrivals drawn: {process.name}")
         return replace(load, arrival_ns=arrival_ns, closed_loop=closed, report=report)
     return _drawn(spec, seed, arrival_ns, closed)
 
@@ -74,7 +74,7 @@ def _drawn(
         arrival_ns=arrival_ns,
         input_tokens=spec.input_tokens.draw(seed, "input_tokens", indices),
         output_tokens=spec.output_tokens.draw(seed, "output_tokens", indices),
-        report=LoadReport(f"{spec.arrivals.kind} arrivals, seed {seed}", "generated", rows=len(arrival_ns)),
+        report=LoadReport(f"{spec.arrivals.name} arrivals, seed {seed}", "generated", rows=len(arrival_ns)),
         closed_loop=closed,
     )
 

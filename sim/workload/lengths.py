@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -104,7 +105,7 @@ class Quantiles(_Distribution):
         shares = sorted(self.points)
         if len(shares) < 2 or shares[0] != 0.0 or shares[-1] != 1.0:
             raise ValueError("points need the quantiles 0 and 1 (the smallest and the largest length)")
-        if any(self.points[a] > self.points[b] for a, b in zip(shares, shares[1:], strict=False)):
+        if any(self.points[a] > self.points[b] for a, b in pairwise(shares)):
             raise ValueError("points must not fall as the quantile rises")
         return self
 

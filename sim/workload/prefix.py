@@ -38,8 +38,8 @@ class PrefixIds:
         A key depends on all ids up to the last token of its block, and on its place, so equal keys mean equal
         prefixes (but for collisions of 64-bit hashes: below 1e-5 for ten million blocks).
 
-        Approximation: where ``block_size`` does not divide ``block_tokens``, a block over the border of two ids
-        is shared only if both agree. Traces of 512-token ids against blocks of 16 to 512 never meet that.
+        Approximation: where ``block_size`` does not divide ``block_tokens``, a block over the border of two
+        ids is shared only if both agree; ids of 512 tokens against blocks of 16 to 512 never meet that.
 
         Parameters
         ----------
@@ -58,15 +58,15 @@ class PrefixIds:
         chained = _chain(ids, place, first, counts)
         covered = np.minimum(input_tokens, counts * self.block_tokens)
         blocks = covered // block_size
-        ends = np.concatenate([[0], np.cumsum(blocks)])
-        block = np.arange(ends[-1]) - np.repeat(ends[:-1], blocks)
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(blocks)])
+        block = np.arange(int(ends[-1])) - np.repeat(ends[:-1], blocks)
         id_of_block = ((block + 1) * block_size - 1) // self.block_tokens
         keys = _mix(chained[np.repeat(first, blocks) + id_of_block] ^ _mix(block.astype(np.uint64)))
         return keys, ends
 
 
 def _chain(ids: Keys, place: NDArray[np.int64], first: NDArray[np.int64], counts: NDArray[np.int64]) -> Keys:
-    """Return, for each id, a hash of all ids of its request up to it: a running sum of hashes of (id, place)."""
+    """Return, for each id, a hash of its request's ids up to it: a running sum of hashes of (id, place)."""
     running = np.cumsum(_mix(ids ^ _mix(place.astype(np.uint64))), dtype=np.uint64)
     before = np.concatenate([np.zeros(1, dtype=np.uint64), running])[first]
     return running - np.repeat(before, counts)

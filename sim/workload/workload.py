@@ -1,4 +1,4 @@
-"""What is asked of the engine: the columns of all requests, and the requests one by one as the engine takes them."""
+"""What is asked of the engine: all requests as columns, and one by one as the engine takes them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ClosedLoopLoad:
     seed: int = 0
 
     def next_arrival_ns(self, index: int, completed_ns: int) -> int:
-        """Return when request ``index`` arrives if the user it waited for had its answer at ``completed_ns``."""
+        """Return when request ``index`` arrives if its user had the last answer at ``completed_ns`` [ns]."""
         think = self.think_time_ns
         if self.exponential and think:
             think = round(-think * float(np.log1p(-uniform_one(self.seed, "think_time", index))))
@@ -113,6 +113,7 @@ class Workload:
         ----------
         block_size : tokens in a KV block, for ``Request.block_hashes``; None leaves them empty
         """
+        names: tuple[str, ...] = self.slo_classes
         for start in range(0, len(self), _CHUNK):
             stop = min(start + _CHUNK, len(self))
             chunk = slice(start, stop)
@@ -137,7 +138,7 @@ class Workload:
                     priority=priority,
                     block_hashes=next(hashes),
                     session=None if session < 0 else session,
-                    slo_class=self.slo_classes[slo_class],
+                    slo_class=names[int(slo_class)],
                     request_id=None if self.request_ids is None else str(self.request_ids[index]),
                 )
 
@@ -151,7 +152,7 @@ class Workload:
             yield keys[first:last].tolist()
 
     def summary(self) -> dict[str, Any]:
-        """Return what ``trace inspect`` shows: counts, span, rate and length statistics; None where undefined."""
+        """Return what ``trace inspect`` shows: counts, span, rate, lengths; None where undefined."""
         span_s = float(self.arrival_ns[-1] - self.arrival_ns[0]) / 1e9
         gaps = np.diff(self.arrival_ns)
         spread = float(gaps.std() / gaps.mean()) if len(gaps) and gaps.any() else None
@@ -174,7 +175,7 @@ class Workload:
         }
 
     def _repeated_share(self) -> float | None:
-        """Return the share of full prompt blocks that an earlier request had: the most a prefix cache can hit."""
+        """Return the share of full prompt blocks that came before: the most a prefix cache can hit."""
         if self.prefix is None:
             return None
         size = 16 if self.input_tokens.sum() < 2**28 else 512  # bounds the memory for the keys

@@ -24,11 +24,10 @@ class ArrivalProcess(Section):
 
     Attributes
     ----------
-    kind : its name in a scenario, ``workload.arrivals.kind``
+    name : its name in a scenario; the field ``kind`` repeats it
     """
 
     name: ClassVar[str]
-    kind: str
 
     def times_s(self, seed: int, count: int) -> NDArray[np.float64]:
         """Return the first ``count`` arrival times, ascending, shape (count,) [s].

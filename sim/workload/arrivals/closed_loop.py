@@ -12,7 +12,7 @@ from .base import ArrivalProcess
 
 
 class ClosedLoop(ArrivalProcess):
-    """``concurrency`` users: each sends its next request ``think_time_s`` after the last token of the one before.
+    """``concurrency`` users: each sends its next request ``think_time_s`` after its answer's last token.
 
     A slow server slows its own load down: no queue beyond ``concurrency`` can form. This is what benchmark
     tools do with ``--max-concurrency`` and no rate. Requests are taken in order by whichever user is free.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,11 @@ class RawTrace:
             pieces = [self.arrays["hash_ids"][ends[row] : ends[row + 1]] for row in rows.tolist()]
             arrays["hash_ids"] = np.concatenate(pieces) if pieces else self.arrays["hash_ids"][:0]
         names = self.row_name
-        return replace(self, arrays=arrays, row_name=lambda row: names(int(rows[row])))
+
+        def name(row: int) -> str:
+            return names(int(rows[row]))
+
+        return RawTrace(self.path, self.format, self.found, arrays, name, self.dropped)
 
     def ints(self, ours: str) -> NDArray[np.int64]:
         """Return a column of whole numbers, shape (n,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -32,7 +32,7 @@ def layout_of(path: str) -> Layout:
 
 
 @contextmanager
-def open_binary(path: str) -> Iterator[IO[bytes]]:
+def open_binary(path: str) -> Generator[IO[bytes]]:
     """Open a file for reading bytes, through gzip where it is compressed.
 
     Raises
@@ -42,8 +42,8 @@ def open_binary(path: str) -> Iterator[IO[bytes]]:
     try:
         with Path(path).open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"
-        with cast("IO[bytes]", gzip.open(path, "rb")) if compressed else Path(path).open("rb") as file:
-            yield file
+        with gzip.open(path, "rb") if compressed else Path(path).open("rb") as file:
+            yield cast("IO[bytes]", cast("object", file))
     except FileNotFoundError:
         raise WorkloadError(_not_found(path)) from None
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:

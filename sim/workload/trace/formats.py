@@ -12,10 +12,6 @@ from ....hwmodels.errors import nearest, unknown
 from ...fields import WorkloadError
 
 UNITS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}  # nanoseconds in one
-OUR_COLUMNS = (
-    "request_id", "arrival", "input_tokens", "output_tokens", "session_id", "turn", "think_time_s", "hash_ids",
-    "priority", "slo_class", "status", "ttft", "e2e",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,11 +167,12 @@ def _arrivals(raw: RawTrace) -> _Arrivals:
         return _Arrivals(np.zeros(len(raw), dtype=np.int64), "none", "no arrival times in the file")
     unit = raw.found["arrival"].unit
     given = raw.arrays["arrival"]
-    wrong = np.flatnonzero(~np.isfinite(given.astype(np.float64)) | (given < 0))  # pyright: ignore[reportOperatorIssue]
+    plain = given.astype(np.float64)
+    wrong = np.flatnonzero(~np.isfinite(plain) | (plain < 0))
     if len(wrong):
         row = int(wrong[0])
         raise raw.error(row, "arrival", f"arrival time {given[row]}; allowed: 0 or later, a finite number")
-    since = given - given.min()  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType, reportUnknownMemberType]
+    since = cast("NDArray[np.float64]", given) - cast("NDArray[np.float64]", given).min()
     scaled = since.astype(np.float64) * UNITS.get(unit, 1.0)
     if scaled.max() > _LATEST_NS:
         row = int(np.argmax(scaled))
@@ -189,7 +190,7 @@ def _arrivals(raw: RawTrace) -> _Arrivals:
 
 
 def _origin(given: NDArray[np.generic], unit: str) -> str:
-    first = given.min()  # pyright: ignore[reportUnknownVariableType, reportAttributeAccessIssue, reportUnknownMemberType]
+    first = cast("NDArray[np.float64]", given).min()
     if unit == "timestamp":
         return str(np.datetime64(int(first), "ns"))  # pyright: ignore[reportUnknownArgumentType]
     return f"{first} {unit}"

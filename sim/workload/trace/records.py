@@ -1,10 +1,10 @@
-"""Reading records: JSON lines (Mooncake, AIPerf, generic), the JSON reports of load generators, and Parquet."""
+"""Reading records: JSON lines (Mooncake, AIPerf, generic), JSON reports of load generators, and Parquet."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
@@ -52,16 +52,15 @@ def read_parquet(wanted: Wanted) -> RawTrace:
     ------
     WorkloadError : not Parquet, missing column, a value of another type
     """
-    import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
-    import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
-
+    pyarrow: Any = import_module("pyarrow")  # untyped, and imported only where a file needs it
+    parquet: Any = import_module("pyarrow.parquet")
     path = wanted.path
     try:
-        names: list[str] = list(pq.read_schema(path).names)  # pyright: ignore[reportUnknownMemberType]
+        names: list[str] = list(parquet.read_schema(path).names)
         known = detect(names, TABLE_FORMATS, wanted.format, path)
         found = locate_columns(known, names, path, wanted)
-        table: Any = pq.read_table(path, columns=[column.name for column in found.values()])  # pyright: ignore[reportUnknownMemberType]
-    except (pa.ArrowException, OSError) as error:
+        table = parquet.read_table(path, columns=[column.name for column in found.values()])
+    except (pyarrow.ArrowException, OSError) as error:
         raise WorkloadError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from None
     if not len(table):
         raise WorkloadError(f"{path}: no rows, no requests to simulate")
@@ -72,9 +71,8 @@ def read_parquet(wanted: Wanted) -> RawTrace:
 
 
 def _parquet_values(column: Any) -> Sequence[object]:
-    kind = str(column.type)
-    if kind.startswith("timestamp"):
-        return [value.isoformat(sep=" ") if value is not None else None for value in column.to_pylist()]
+    if str(column.type).startswith("timestamp"):
+        return [str(stamp) for stamp in column.cast("timestamp[ns]").to_numpy()]
     return cast("Sequence[object]", column.to_pylist())
 
 
@@ -203,6 +201,9 @@ def _dotted(record: Record, prefix: str = "") -> Iterator[str]:
 
 def _at(record: Record, path: Sequence[str]) -> object:
     """Return the value at a dotted path, None where a key is missing."""
-    return reduce(
-        lambda inner, key: inner.get(key) if isinstance(inner, Mapping) else None, path, cast("Any", record)
-    )
+    inner: object = record
+    for key in path:
+        if not isinstance(inner, Mapping):
+            return None
+        inner = cast("Mapping[str, object]", inner).get(key)
+    return inner

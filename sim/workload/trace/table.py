@@ -1,4 +1,4 @@
-"""Reading CSV: in blocks of rows, turned into columns at once; a block that fails is searched for the culprit.
+"""Reading CSV: in blocks of rows, each turned into columns at once; one that fails is searched for why.
 
 Text values never live longer than their block, so a million rows need memory for their arrays only.
 """

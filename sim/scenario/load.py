@@ -1,0 +1,170 @@
+"""Reading a scenario: YAML, then ``--set`` assignments, then the schema; every fault is one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import ValidationError
+
+from ...hwmodels.errors import nearest
+from ..fields import ScenarioError
+from .assign import assign
+from .errors import Where, one_line
+from .schema import Scenario, leaf, move_paths
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DRAWN = ("arrivals", "input_tokens", "output_tokens", "requests", "duration_s")
+
+
+class _Loader(_Base):
+    """YAML that refuses a key given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise ScenarioError(f"line {line}: key {key.value!r} appears twice")
+            seen.add(key.value)
+        build = cast("Callable[..., dict[Any, Any]]", super().construct_mapping)  # pyright: ignore[reportUnknownMemberType]
+        return build(node, deep)
+
+
+def load_scenario(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file.
+
+    Parameters
+    ----------
+    path : the YAML file; paths in it are relative to its folder
+    sets : assignments ``a.b=value`` that replace leaves; their paths are relative to the working folder.
+        Setting ``workload.trace.…`` in a scenario that draws its load replaces the drawn load
+
+    Raises
+    ------
+    ScenarioError : one line: what is wrong, what is allowed, the nearest match, and where
+    """
+    file = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ScenarioError(_not_found(Path(path))) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"scenario {file!r} cannot be read: {error}") from None
+    data = _read_yaml(text, file)
+    folder = os.path.dirname(file)
+
+    def from_here(given: str) -> str:
+        return os.path.normpath(os.path.join(folder, os.path.expanduser(given)))
+
+    move_paths(data, from_here)
+    return parse_scenario(data, sets, Where(file, lambda key: _line_of(text, key)))
+
+
+def scenario_from(sets: Sequence[str]) -> Scenario:
+    """Make a scenario from assignments alone: ``["device=h100_sxm", "model=llama-3.1-8b", …]``."""
+    return parse_scenario({}, sets)
+
+
+def parse_scenario(data: Mapping[str, Any], sets: Sequence[str] = (), where: Where | str = "") -> Scenario:
+    """Make a scenario from plain data and ``--set`` assignments.
+
+    Raises
+    ------
+    ScenarioError : one line: what is wrong, what is allowed, the nearest match, and where
+    """
+    where = Where(where) if isinstance(where, str) else where
+    changed = cast("dict[str, Any]", _copy(data))
+    for assignment in sets:
+        key, value = _split(assignment)
+        parts = _parts(key)
+        where.sets[tuple(parts)] = assignment
+        assign(changed, parts, value, f"--set {assignment}")
+    _trace_replaces_draws(changed, data, where)
+    try:
+        return Scenario.model_validate(changed)
+    except ValidationError as error:
+        raise one_line(error, changed, Scenario, where) from None
+
+
+def _split(assignment: str) -> tuple[str, Any]:
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"--set {assignment!r} is not KEY=VALUE, such as scheduler.max_num_seqs=64")
+    try:
+        return key.strip(), yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ScenarioError):
+        raise ScenarioError(f"--set {assignment}: {text!r} is not a YAML value") from None
+
+
+def _parts(key: str) -> list[str]:
+    """Split a dotted key; what follows ``device`` is one key, since device fields have dots of their own."""
+    parts = [part.strip().replace("-", "_") for part in key.split(".")]
+    if any(not part for part in parts):
+        raise ScenarioError(f"--set {key!r} has an empty part; write scheduler.max_num_seqs=64")
+    return parts if parts[0] != "device" or len(parts) < 3 else ["device", ".".join(parts[1:])]
+
+
+def _trace_replaces_draws(changed: dict[str, Any], given: Mapping[str, Any], where: Where) -> None:
+    """Drop the drawn load of a file where a ``--set`` brings a trace, unless it is set as well."""
+    workload = changed.get("workload")
+    if not isinstance(workload, dict) or leaf(given, "workload.trace"):
+        return
+    if any(path[:2] == ("workload", "trace") for path in where.sets):
+        for key in _DRAWN:
+            if not any(path[:2] == ("workload", key) for path in where.sets):
+                cast("dict[str, Any]", workload).pop(key, None)
+
+
+def _read_yaml(text: str, file: str) -> dict[str, Any]:
+    try:
+        data: object = yaml.load(text, Loader=_Loader)
+    except ScenarioError as error:
+        raise ScenarioError(f"{file}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ScenarioError(f"{file}: {at}not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{file}: not YAML: {str(error).splitlines()[0]}") from None
+    if data is None:
+        raise ScenarioError(f"{file}: empty scenario; needs at least device and model")
+    if not isinstance(data, dict):
+        raise ScenarioError(
+            f"{file}: a scenario is a section of keys (device, model, …), not {type(data).__name__}"
+        )
+    return cast("dict[str, Any]", data)
+
+
+def _line_of(text: str, path: Sequence[str]) -> int | None:
+    """Return the line on which the deepest key of ``path`` that is there is written."""
+    node: Any = cast("Any", yaml).compose(text, Loader=_Base)
+    line: int | None = None
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            pairs = cast("list[tuple[Any, Any]]", node.value)
+            found = next(((key, value) for key, value in pairs if key.value == part), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and part.isdigit() and int(part) < len(node.value):
+            node = node.value[int(part)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _copy(data: object) -> object:
+    if isinstance(data, Mapping):
+        return {key: _copy(value) for key, value in cast("Mapping[Any, Any]", data).items()}
+    return [_copy(item) for item in cast("Sequence[Any]", data)] if isinstance(data, list | tuple) else data
+
+
+def _not_found(path: Path) -> str:
+    names = [item.name for item in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    close = nearest(path.name, names)
+    return f"scenario {str(path)!r} not found" + (f"; nearest: {str(path.parent / close)!r}" if close else "")

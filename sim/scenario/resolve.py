@@ -1,0 +1,216 @@
+"""From a scenario to what the engine runs: entries loaded, every ``auto`` filled, the load read or drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..fields import AUTO, ScenarioError
+from .schema import Scenario, leaf
+
+if TYPE_CHECKING:
+    from ...hwmodels.device import DeviceProfile
+    from ...hwmodels.engine import EngineDefaults, EngineProfile
+    from ...hwmodels.model import ModelSpec
+    from ..workload.workload import Workload
+
+Purpose = Literal["simulate", "size"]
+
+NOT_BUILT: Mapping[str, object] = {
+    "speculative": None,
+    "kv_cache.eviction": None,
+    "kv_cache.tiers": [],
+    "workload.sessions": None,
+    "cluster.replicas": 1,
+    "cluster.pools": None,
+    "cluster.autoscale": None,
+    "cluster.failures": None,
+    "colocated": None,
+    "compute_split": None,
+    "parallelism.pipeline_parallel_size": 1,
+    "parallelism.data_parallel_size": 1,
+    "parallelism.expert_parallel": False,
+}
+"""Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
+
+SIZED = ("parallelism.", "cluster.replicas")  # what sizing a KV pool can answer all the same
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The scheduler section without ``auto``; see `SchedulerSection`."""
+
+    name: str
+    scheduling_policy: str
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_chunked_prefill: bool
+    long_prefill_token_threshold: int
+    scheduler_reserve_full_isl: bool
+    watermark: float
+    async_scheduling: bool
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheSettings:
+    """The KV cache section without ``auto``; see `KVCacheSection`."""
+
+    allocator: str
+    block_size: int
+    gpu_memory_utilization: float
+    enable_prefix_caching: bool
+    max_model_len: int
+    num_gpu_blocks_override: int | None
+    kv_cache_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedScenario:
+    """A scenario with everything it names.
+
+    Attributes
+    ----------
+    scenario : the scenario with every ``auto`` replaced by the value taken
+    device, engine, model : what it names
+    scheduler, kv_cache : their sections, typed without ``auto``
+    workload : the requests; None where the scenario was resolved for sizing only
+    slo_classes : class to metric to threshold [s]
+    usd_per_gpu_hour : what a GPU costs [USD/h], None where unknown
+    price_note : where that figure is from
+    warnings : what a user should know, one line each
+    """
+
+    scenario: Scenario
+    device: DeviceProfile
+    engine: EngineProfile
+    model: ModelSpec
+    scheduler: SchedulerSettings
+    kv_cache: KVCacheSettings
+    workload: Workload | None
+    slo_classes: Mapping[str, Mapping[str, float]]
+    usd_per_gpu_hour: float | None
+    price_note: str
+    warnings: tuple[str, ...]
+
+
+def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenario:
+    """Load what a scenario names and fill in what it leaves open.
+
+    Parameters
+    ----------
+    scenario : the question
+    purpose : ``simulate`` reads or draws the load; ``size`` leaves it alone and allows every parallelism
+
+    Raises
+    ------
+    MemboundError : one line: an unknown device, engine or model, a trace that cannot be read, a part of the
+        simulator that is not built yet
+    """
+    from ...hwmodels.device import load_device
+    from ...hwmodels.engine import load_engine
+    from ...hwmodels.model import load_model
+
+    _refuse_not_built(scenario, purpose)
+    device = load_device(scenario.device)
+    engine = load_engine(scenario.engine)
+    model = load_model(scenario.model)
+    max_model_len, warnings = _max_model_len(scenario, model)
+    defaults = engine.resolve_defaults(
+        device,
+        scenario.parallelism.tensor_parallel_size,
+        scenario.parallelism.pipeline_parallel_size,
+        max_model_len=max_model_len,
+        overrides=_given(scenario),
+    )
+    filled = _fill(scenario, defaults, max_model_len)
+    workload = _workload(filled, engine) if purpose == "simulate" else None
+    price, note = _price(scenario, device)
+    return ResolvedScenario(
+        scenario=filled,
+        device=device,
+        engine=engine,
+        model=model,
+        scheduler=SchedulerSettings(**filled.scheduler.model_dump()),
+        kv_cache=KVCacheSettings(**filled.kv_cache.model_dump(exclude={"eviction", "tiers"})),
+        workload=workload,
+        slo_classes={name: slo.thresholds() for name, slo in scenario.slo.classes.items()}
+        if scenario.slo
+        else {},
+        usd_per_gpu_hour=price,
+        price_note=note,
+        warnings=(*warnings, *(workload.report.warnings if workload else ())),
+    )
+
+
+def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:
+    data = scenario.to_dict()
+    for key, allowed in NOT_BUILT.items():
+        value = leaf(data, key)
+        if value in (allowed, None) or (purpose == "size" and key.startswith(SIZED)):
+            continue
+        raise ScenarioError(f"{key}: {_short(value)} is not built yet; allowed: {_short(allowed)}")
+
+
+def _short(value: object) -> str:
+    if value in (None, True, False):
+        return {None: "null", True: "true", False: "false"}[value]  # pyright: ignore[reportArgumentType]
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _given(scenario: Scenario) -> dict[str, object]:
+    """Return the scheduler settings that are not ``auto``: others' defaults follow from some of them."""
+    return {key: value for key, value in scenario.scheduler.model_dump().items() if value != AUTO}
+
+
+def _max_model_len(scenario: Scenario, model: ModelSpec) -> tuple[int, list[str]]:
+    asked = scenario.kv_cache.max_model_len
+    if asked == AUTO:
+        if model.max_position < 1:
+            raise ScenarioError(
+                f"kv_cache.max_model_len: model {model.id} states no longest sequence; give one"
+            )
+        return model.max_position, []
+    if 0 < model.max_position < asked:
+        text = f"kv_cache.max_model_len {asked} is beyond the {model.max_position} positions of {model.id}"
+        return asked, [f"{text}; an engine refuses that unless told otherwise"]
+    return asked, []
+
+
+def _fill(scenario: Scenario, defaults: EngineDefaults, max_model_len: int) -> Scenario:
+    """Replace every ``auto`` of the scheduler and the KV cache by what the engine takes."""
+    known = asdict(defaults) | {"max_model_len": max_model_len}
+    sections = {
+        name: section.model_copy(
+            update={
+                key: known[key]
+                for key, value in section.model_dump().items()
+                if value == AUTO and key in known
+            }
+        )
+        for name, section in (("scheduler", scenario.scheduler), ("kv_cache", scenario.kv_cache))
+    }
+    return scenario.model_copy(update=sections)
+
+
+def _workload(scenario: Scenario, engine: EngineProfile) -> Workload:
+    from ..workload.build import build_workload
+
+    if scenario.workload is None:
+        raise ScenarioError("workload: missing; give a trace (workload.trace.path), or arrivals and lengths")
+    classes = tuple(scenario.slo.classes) if scenario.slo else ()
+    turnaround_s = engine.client_overhead_s + engine.client_turnaround_s if engine.scope == "full" else 0.0
+    return build_workload(
+        scenario.workload, scenario.simulation.seed, slo_classes=classes, turnaround_s=turnaround_s
+    )
+
+
+def _price(scenario: Scenario, device: DeviceProfile) -> tuple[float | None, str]:
+    if scenario.price.usd_per_gpu_hour is not None:
+        return scenario.price.usd_per_gpu_hour, "set in the scenario"
+    listed = device.price
+    if listed is None:
+        return None, f"no list price known for {device.id}; set price.usd_per_gpu_hour"
+    return listed.usd_per_hour, f"list price, {listed.provider}, {listed.dated}"

@@ -1,0 +1,296 @@
+"""The sections of a scenario that say what serves: parallelism, precision, scheduler, KV cache, cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+from pydantic import AfterValidator, Field, model_validator
+
+from ...hwmodels.errors import unknown
+from ...hwmodels.kvcaches import KV_DTYPE_BITS
+from ...hwmodels.units import Bytes, PositiveCount, Seconds
+from ...hwmodels.weightformat import FORMATS, SYNONYMS
+from ..fields import AUTO, Auto, AutoCount, AutoCountOr0, AutoFlag, AutoShare, Flag, Section, Share
+
+Open = dict[str, Any]  # a section whose part is not built yet: named in the schema, refused when resolved
+
+
+def _known(what: str, names: set[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in names:
+            raise ValueError(unknown(what, value, names, shown=30))
+        return value
+
+    return AfterValidator(check)
+
+
+WeightFormatName = Annotated[str, _known("weight format", {AUTO, *FORMATS, *SYNONYMS})]
+ActivationName = Annotated[
+    str, _known("activation dtype", {AUTO, "bf16", "fp16", "fp32", "fp8", "fp8_e4m3", "int8", "fp4", "nvfp4"})
+]
+KVDtypeName = Annotated[str, _known("KV cache dtype", {AUTO, *KV_DTYPE_BITS})]
+
+
+class Parallelism(Section):
+    """How one replica is spread over GPUs.
+
+    Attributes
+    ----------
+    tensor_parallel_size : GPUs that share every layer
+    pipeline_parallel_size : groups of layers, each on its own GPUs
+    data_parallel_size : copies of the attention layers
+    expert_parallel : whole experts on different GPUs instead of slices of all experts
+    """
+
+    tensor_parallel_size: PositiveCount = 1
+    pipeline_parallel_size: PositiveCount = 1
+    data_parallel_size: PositiveCount = 1
+    expert_parallel: Flag = False
+
+
+class Node(Section):
+    """The machine around the GPUs.
+
+    Attributes
+    ----------
+    gpus : GPUs in one machine
+    link : link between the GPUs of a group; auto: the device's
+    inter_node_link : link between machines; auto: the device's
+    """
+
+    gpus: AutoCount = AUTO
+    link: str = AUTO
+    inter_node_link: str = AUTO
+
+
+class QuantizationSection(Section):
+    """Number formats; auto takes what the checkpoint says.
+
+    Attributes
+    ----------
+    weights : bf16, fp8, w8a16, w4a16, nvfp4, ...
+    activations : bf16, fp8, int8, ...
+    kv_cache : auto (the model's dtype), fp8, ...
+    """
+
+    weights: WeightFormatName = AUTO
+    activations: ActivationName = AUTO
+    kv_cache: KVDtypeName = AUTO
+
+
+class Kernels(Section):
+    """Which kernels run.
+
+    Attributes
+    ----------
+    attention : flash reads the KV once; naive writes the scores to memory and reads them back
+    """
+
+    attention: Literal["flash", "naive"] = "flash"
+
+
+class SchedulerSection(Section):
+    """Which requests compute how many tokens in a step; auto is the engine version's default on that card.
+
+    Attributes
+    ----------
+    name : a policy of this package, or ``module:Class``
+    scheduling_policy : order of the waiting line
+    max_num_seqs : most requests in a batch
+    max_num_batched_tokens : most tokens in a step
+    enable_chunked_prefill : whether a prompt may be computed in pieces, beside others' decodes
+    long_prefill_token_threshold : most tokens of one prompt in a step; 0 is no limit
+    scheduler_reserve_full_isl : admit only if blocks for the whole prompt are free
+    watermark : share of the blocks to be left free at an admission
+    async_scheduling : compose a step while the one before it runs
+    options : further settings of a policy of your own
+    """
+
+    name: str = "vllm_v1"
+    scheduling_policy: Literal["auto", "fcfs", "priority"] = AUTO
+    max_num_seqs: AutoCount = AUTO
+    max_num_batched_tokens: AutoCount = AUTO
+    enable_chunked_prefill: AutoFlag = AUTO
+    long_prefill_token_threshold: AutoCountOr0 = AUTO
+    scheduler_reserve_full_isl: AutoFlag = AUTO
+    watermark: AutoShare = AUTO
+    async_scheduling: AutoFlag = AUTO
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Tier(Section):
+    """A slower place that KV blocks move to.
+
+    Attributes
+    ----------
+    kind : where
+    capacity : its size [B]
+    """
+
+    kind: Literal["dram", "nvme", "remote"]
+    capacity: Bytes
+
+
+class Eviction(Section):
+    """KV entries of a sequence that are dropped while it runs.
+
+    Attributes
+    ----------
+    kind : which entries are kept
+    budget : share of the entries that is kept
+    """
+
+    kind: Literal["window", "sinks", "h2o", "snapkv"]
+    budget: Share
+
+
+class KVCacheSection(Section):
+    """The KV cache; auto is the engine version's default on that card.
+
+    Attributes
+    ----------
+    allocator : a policy of this package, or ``module:Class``
+    block_size : tokens in a block
+    gpu_memory_utilization : share of the device's memory the engine may fill
+    enable_prefix_caching : whether blocks of equal content are shared
+    max_model_len : longest prompt plus answer; auto: the model's
+    num_gpu_blocks_override : this many blocks instead of what fits
+    kv_cache_memory_bytes : this much memory for KV instead of what is left
+    eviction : drop entries of running sequences
+    tiers : slower memory behind the device's
+    """
+
+    allocator: str = "paged"
+    block_size: AutoCount = AUTO
+    gpu_memory_utilization: AutoShare = AUTO
+    enable_prefix_caching: AutoFlag = AUTO
+    max_model_len: AutoCount = AUTO
+    num_gpu_blocks_override: PositiveCount | None = None
+    kv_cache_memory_bytes: Bytes | None = None
+    eviction: Eviction | None = None
+    tiers: tuple[Tier, ...] = ()
+
+
+class Speculative(Section):
+    """Speculative decoding.
+
+    Attributes
+    ----------
+    method : who drafts
+    draft_model : id or path of the draft model
+    num_speculative_tokens : tokens drafted per step
+    acceptance : chance that a drafted token is accepted, given that all before it were
+    """
+
+    method: Literal["draft", "ngram", "eagle", "mtp"]
+    draft_model: str | None = None
+    num_speculative_tokens: PositiveCount
+    acceptance: Share
+
+
+class SloClass(Section):
+    """Thresholds of one class of requests; every one given must be met.
+
+    Attributes
+    ----------
+    ttft_s : arrival to first token [s]
+    tpot_s : mean time between tokens after the first [s]
+    e2e_s : arrival to last token [s]
+    queue_s : arrival to first time scheduled [s]
+    client_ttft_s : first token as the client sees it [s]
+    """
+
+    ttft_s: Annotated[Seconds, Gt(0)] | None = None
+    tpot_s: Annotated[Seconds, Gt(0)] | None = None
+    e2e_s: Annotated[Seconds, Gt(0)] | None = None
+    queue_s: Annotated[Seconds, Gt(0)] | None = None
+    client_ttft_s: Annotated[Seconds, Gt(0)] | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> SloClass:
+        if not self.thresholds():
+            raise ValueError(f"needs a threshold; allowed: {', '.join(type(self).model_fields)}")
+        return self
+
+    def thresholds(self) -> dict[str, float]:
+        """Return metric to threshold, of those given [s]."""
+        return {name: limit for name, limit in self.model_dump().items() if limit is not None}
+
+
+class Slo(Section):
+    """The service-level objective.
+
+    Attributes
+    ----------
+    attainment : share of requests that must meet the thresholds of their class
+    classes : thresholds by class; requests without a class are ``default``
+    """
+
+    attainment: Share = 0.99
+    classes: dict[str, SloClass] = Field(default_factory=dict[str, SloClass])
+
+
+class Cluster(Section):
+    """Several replicas behind a router.
+
+    Attributes
+    ----------
+    replicas : copies of the engine
+    router : how requests are spread over them
+    pools : replicas for prefill and for decode, and the link between
+    autoscale : replicas that come and go with the load
+    failures : replicas that fail
+    """
+
+    replicas: PositiveCount = 1
+    router: str = "least_outstanding"
+    pools: Open | None = None
+    autoscale: Open | None = None
+    failures: Open | None = None
+
+
+class ComputeSplit(Section):
+    """Shares of the compute units that prefill and decode hold, side by side.
+
+    Attributes
+    ----------
+    prefill, decode : shares; together at most 1
+    """
+
+    prefill: Share
+    decode: Share
+
+    @model_validator(mode="after")
+    def _at_most_1(self) -> ComputeSplit:
+        if self.prefill + self.decode > 1.0 + 1e-12:
+            raise ValueError(f"prefill {self.prefill} + decode {self.decode} is above 1")
+        return self
+
+
+class Price(Section):
+    """What a GPU costs.
+
+    Attributes
+    ----------
+    usd_per_gpu_hour : null takes the device's list price with its date [USD/h]
+    """
+
+    usd_per_gpu_hour: Annotated[float, Ge(0)] | None = None
+
+
+class Simulation(Section):
+    """How the run is carried out; no setting but the seed and the warm-up changes a number.
+
+    Attributes
+    ----------
+    seed : of all random draws
+    fidelity : submit one piece of work a step, or one a kernel
+    fast_forward : jump over steps that repeat; false steps through them, with the same result
+    warmup : seconds left out of steady-state figures; auto finds them
+    """
+
+    seed: Annotated[int, Ge(0)] = 0
+    fidelity: Literal["step", "kernel"] = "step"
+    fast_forward: Flag = True
+    warmup: Seconds | Auto = AUTO
