@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .lowering import AttentionShape, ModelPlan
 from .steptypes import StepDevice, StepEngine
 from .timing.decode_attention import DecodeParams, DecodeShape, DecodeTerms, decode_shape, decode_terms
-from .timing.form import Array, Chip
+from .timing.form import Chip
 from .timing.prefill_attention import PrefillForm, PrefillParams, prefill_form, prefill_shape
 
 
@@ -101,7 +101,9 @@ class AttentionKind:
         return context_sum // batch + (np.arange(batch) < context_sum % batch).astype(np.int64)
 
 
-def attention_kinds(device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan) -> tuple[AttentionKind, ...]:
+def attention_kinds(
+    device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan
+) -> tuple[AttentionKind, ...]:
     """Bind a model's attention layers to a device's lanes, equal layers together."""
     counts: dict[AttentionShape, int] = {}
     for layer in plan.layers:
@@ -110,7 +112,9 @@ def attention_kinds(device: StepDevice, engine: StepEngine, chip: Chip, plan: Mo
     return tuple(_kind(device, engine, chip, shape, count) for shape, count in counts.items())
 
 
-def _kind(device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int) -> AttentionKind:
+def _kind(
+    device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
+) -> AttentionKind:
     gemm = device.lane("gemm", engine.lane)
     params = DecodeParams.from_lane(device.lane("decode_attention", engine.lane))
     prefill = PrefillParams.from_lane(device.lane("prefill_attention", engine.lane), gemm)
@@ -120,7 +124,13 @@ def _kind(device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionSh
         shape=shape,
         decode_params=params,
         decode_shape=decode_shape(
-            params, shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width, shape.v_head_dim, shape.dtype
+            params,
+            shape.n_heads,
+            shape.n_kv_heads,
+            shape.head_dim,
+            shape.kv_width,
+            shape.v_head_dim,
+            shape.dtype,
         ),
         prefill=prefill_form(
             chip,

@@ -192,13 +192,27 @@ class ModelPlan:
     def kv_bytes_per_token(self) -> float:
         """KV bytes that one token of full attention adds on this rank [B]."""
         return sum(
-            layer.count * layer.attention.kv_bytes_per_token for layer in self.layers if layer.attention is not None
+            layer.count * layer.attention.kv_bytes_per_token
+            for layer in self.layers
+            if layer.attention is not None
         )
+
+    @property
+    def flop_per_token(self) -> dict[str, float]:
+        """Work of one token in the matrices of the layers and outside them, by compute dtype [FLOP]."""
+        found: dict[str, float] = {}
+        for count, matrices in ((1, self.outside), *((layer.count, layer.linears) for layer in self.layers)):
+            for matrix in matrices:
+                dtype = matrix.precision.compute
+                found[dtype] = found.get(dtype, 0.0) + count * matrix.flop_per_token
+        return found
 
     @property
     def dense_weight_bytes(self) -> float:
         """Weights that every step reads whatever it computes, head included [B]."""
-        layers = sum(layer.count * sum(matrix.weight_bytes for matrix in layer.linears) for layer in self.layers)
+        layers = sum(
+            layer.count * sum(matrix.weight_bytes for matrix in layer.linears) for layer in self.layers
+        )
         return layers + sum(matrix.weight_bytes for matrix in self.outside) + self.head.weight_bytes
 
 
@@ -218,7 +232,11 @@ def lower_model(model: ModelSpec, parallelism: ParallelismLike, quantization: Qu
             f"parallelism.pipeline_parallel_size is {parallelism.pipeline_parallel_size}; the step model times 1 "
             "(pipeline stages are not built yet); use tensor_parallel_size"
         )
-    heads = [mixer.n_heads for _, mixer in model.mixers() if isinstance(mixer, Attention | MultiHeadLatentAttention)]
+    heads = [
+        mixer.n_heads
+        for _, mixer in model.mixers()
+        if isinstance(mixer, Attention | MultiHeadLatentAttention)
+    ]
     if heads and tp > min(heads):
         raise UnsupportedError(
             f"parallelism.tensor_parallel_size is {tp}; {model.id} has {min(heads)} attention heads; allowed: at most that"
@@ -280,8 +298,12 @@ class _Lowering:
         heads = -(-mixer.n_heads // self.tp)
         if isinstance(mixer, MultiHeadLatentAttention):
             latent = mixer.kv_lora_rank + mixer.qk_rope_head_dim
-            caches = layer_caches(mixer, kv_dtype(self.model, self.quantization.kv_cache), self.model.dtype, self.tp)
-            entry = sum(cache.entry_bytes / cache.tokens_per_entry for cache in caches if cache.label == "latent")
+            caches = layer_caches(
+                mixer, kv_dtype(self.model, self.quantization.kv_cache), self.model.dtype, self.tp
+            )
+            entry = sum(
+                cache.entry_bytes / cache.tokens_per_entry for cache in caches if cache.label == "latent"
+            )
             return AttentionShape(
                 kind="mla",
                 n_heads=heads,
@@ -303,7 +325,9 @@ class _Lowering:
             head_dim=mixer.head_dim,
             v_head_dim=mixer.v_head_dim,
             kv_width=self.kv_width,
-            kv_bytes_per_token=0.0 if mixer.kv_shared else kv_heads * (mixer.head_dim + mixer.v_head_dim) * self.kv_width,
+            kv_bytes_per_token=0.0
+            if mixer.kv_shared
+            else kv_heads * (mixer.head_dim + mixer.v_head_dim) * self.kv_width,
             window=mixer.window,
             chunked=mixer.chunked,
             dtype=dtype,
@@ -350,10 +374,14 @@ class _Lowering:
             if self.model.rotary_dim:
                 kernels, moved = kernels + 1, moved + 2.0 * rows
             if attention.kv_bytes_per_token:
-                kernels += 1  # the cache write; its bytes are in the attention lanes, which were timed with it
+                kernels += (
+                    1  # the cache write; its bytes are in the attention lanes, which were timed with it
+                )
         if isinstance(mixer, Recurrent):
             kernels += 2
-        inner = 0 if ffn is None else (ffn.shared_intermediate if isinstance(ffn, MoEFFN) else ffn.intermediate)
+        inner = (
+            0 if ffn is None else (ffn.shared_intermediate if isinstance(ffn, MoEFFN) else ffn.intermediate)
+        )
         if ffn is not None and inner:
             kernels, moved = kernels + 1, moved + (3.0 if ffn.gated else 2.0) * inner / self.tp * width
         return Streaming(kernels, moved)

@@ -107,12 +107,19 @@ def _activation_dtype(model: ModelSpec, quantization: QuantizationLike, fmt: Wei
         named = {"fp8_e4m3": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "w8a8": "int8"}.get(asked, asked)
         if named not in _ACTIVATION_BYTES:
             raise CapacityError(
-                unknown("activation dtype", asked, ["auto", "bf16", "fp16", *_ACTIVATION_BYTES], "quantization.activations")
+                unknown(
+                    "activation dtype",
+                    asked,
+                    ["auto", "bf16", "fp16", *_ACTIVATION_BYTES],
+                    "quantization.activations",
+                )
             )
         return named
     if asked != "auto" and scheme != "auto":
         # "bf16" activations beside an explicit format are what the scheme's own name says: w8a8 stays w8a8.
-        return _COMPUTE.get(fmt.name) if scheme in ("fp8", "w8a8", "fp8_block", "nvfp4", "w4a4", "fp4") else None
+        return (
+            _COMPUTE.get(fmt.name) if scheme in ("fp8", "w8a8", "fp8_block", "nvfp4", "w4a4", "fp4") else None
+        )
     if scheme == "auto" and model.quantization is not None:
         own = model.quantization.activations
         return None if own in _PLAIN else _COMPUTE.get({"fp4": "nvfp4"}.get(own, own))

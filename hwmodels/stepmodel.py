@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, final
 
@@ -21,7 +22,7 @@ from .lowering import Parallelism, ParallelismLike, lower_model
 from .precision import Quantization, QuantizationLike
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
-from .steptypes import StepDevice, StepEngine, chip_of
+from .steptypes import StepDevice, StepEngine, as_phase, chip_of
 from .timing.elementwise import ElementwiseParams, elementwise_time
 from .timing.form import KernelTime
 from .tokentimes import matrix_groups, padded, token_times
@@ -72,17 +73,17 @@ class StepModel:
         self._head = matrix_groups(device, engine.lane, Counter([self.plan.head]))[0]
         self._capture = tuple(sorted(engine.capture_sizes))
         self._sampler_bytes = self.plan.vocab * (
-            engine.sampler_greedy_bytes_per_entry if sampling == "greedy" else engine.sampler_topk_bytes_per_entry
+            engine.sampler_greedy_bytes_per_entry
+            if sampling == "greedy"
+            else engine.sampler_topk_bytes_per_entry
         )
         self._streaming = ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb)
-        self._heads: dict[int, float] = {0: 0.0}
+        self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
         self._one_full = len(self.kinds) == 1 and not self.kinds[0].shape.window
         self.needs_contexts = any(kind.shape.window for kind in self.kinds)
-
-    # ------------------------------------------------------------------------------------------------ the hot path
 
     def step_ns(
         self,
@@ -105,7 +106,9 @@ class StepModel:
         """
         if not prefill and sampled == n_decode:
             return int(self.decode_run_ns(n_decode, context_sum, longest, 1, contexts)[0])
-        return int(self._mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts) * NANO + 0.5)
+        return int(
+            self._mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts) * NANO + 0.5
+        )
 
     def decode_run_ns(
         self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
@@ -136,6 +139,76 @@ class StepModel:
             out[start:end] = self._piece(kind, n_decode, blocks, ramp[start:end], context_sum)
             start = end
         return out
+
+    def phases(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> tuple[Phase, ...]:
+        """Return the phases of a step, parameters as in ``step_ns``; their seconds sum to it before rounding [s]."""
+        m = padded(self._capture, n_decode + sum(chunk[0] for chunk in prefill))
+        parts = self.tokens.table(np.array([m]))
+        parts["attention"] = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
+        parts["head"] = self.rows_time(np.array([sampled]))
+        found = [as_phase(name, time) for name, time in parts.items()]
+        host = self._host(n_decode + len(prefill))
+        return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
+
+    def _attention_time(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        contexts: Sequence[int] | None,
+    ) -> KernelTime:
+        """Return the attention of all layers in one step, split by cause [s]."""
+        factor = self._mixed_factor(max((chunk[0] for chunk in prefill), default=0))
+        total = KernelTime()
+        for kind in self.kinds:
+            time = kind.prefill.time(prefill)
+            if n_decode:
+                x, most = kind.visible(n_decode, context_sum, longest, contexts)
+                terms = replace(kind.terms(n_decode, -(-most // kind.decode_params.key_block)), t0=0.0)
+                t0 = kind.decode_params.t0
+                fixed = max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0
+                time = time + terms.time(float(x)).times(factor) + KernelTime(latency=fixed)
+            total = total + time.times(float(kind.count))
+        return total
+
+    def padded(self, m: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what each token count is padded to: the next capture size, itself above the largest [tokens]."""
+        if not self._capture:
+            return m
+        sizes = np.array(self._capture, dtype=np.int64)
+        found = sizes[np.minimum(np.searchsorted(sizes, m), len(sizes) - 1)]
+        return np.where(m <= sizes[-1], found, m)
+
+    def rows_time(self, sampled: NDArray[np.int64]) -> KernelTime:
+        """Return the time of output head and sampler for each number of rows, shape (n,), split by cause [s]."""
+        rows = self.padded(sampled).astype(np.float64)
+        head = self._head.time(self.chip, np.maximum(rows, 1.0), self.engine.engine_gemm_efficiency)
+        sampler = elementwise_time(
+            self.chip, self._streaming, self._sampler_bytes * sampled.astype(np.float64)
+        )
+        return (head + sampler).times(np.where(sampled > 0, 1.0, 0.0))
+
+    def host_seconds(self, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the host time that the device waits for, by scheduled sequences [s]."""
+        return self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences.astype(np.float64)
+
+    def mixed_factors(self, longest_chunk: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what decode attention costs more beside chunks of so many tokens [-]."""
+        engine = self.engine
+        return np.where(longest_chunk > engine.mixed_decode_threshold_tokens, engine.mixed_decode_factor, 1.0)
+
+    def weight_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights that a step of so many tokens has to read on one rank [B]."""
+        return np.full(len(tokens), self.plan.dense_weight_bytes)
 
     def _piece(
         self, kind: AttentionKind, batch: int, blocks: int, ramp: NDArray[np.float64], total: int
@@ -222,15 +295,8 @@ class StepModel:
         """Return the time of output head and sampler [s]."""
         found = self._heads.get(sampled)
         if found is None:
-            head, sampler = self._rows_time(sampled)
-            found = self._heads[sampled] = float(np.sum(head.seconds)) + float(sampler.seconds)
+            found = self._heads[sampled] = float(np.sum(self.rows_time(np.array([sampled])).seconds))
         return found
-
-    def _rows_time(self, sampled: int) -> tuple[KernelTime, KernelTime]:
-        """Return the time of the output head and of the sampler, split by cause [s]."""
-        rows = np.array([float(padded(self._capture, sampled))])
-        head = self._head.time(self.chip, rows, self.engine.engine_gemm_efficiency)
-        return head, elementwise_time(self.chip, self._streaming, self._sampler_bytes * sampled)
 
     def _host(self, sequences: int) -> float:
         """Return the host time that the device waits for [s]."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .timing.form import Chip, LaneLike
+import numpy as np
+
+from .timing.form import Chip, KernelTime, LaneLike
 
 
 class StepDevice(Protocol):
@@ -70,6 +72,20 @@ class Phase:
     name: str
     seconds: float
     demands: Mapping[str, float]
+
+
+def as_phase(name: str, time: KernelTime) -> Phase:
+    """Return kernels as one phase; rounding never makes a demand exceed the phase's seconds."""
+    seconds = float(np.sum(time.seconds))
+    demands = {
+        resource: min(float(np.sum(demand)), seconds)
+        for resource, demand in (
+            ("hbm", time.hbm_demand),
+            ("compute", time.compute_demand),
+            ("link", time.link_demand),
+        )
+    }
+    return Phase(name, seconds, {resource: demand for resource, demand in demands.items() if demand > 0.0})
 
 
 def chip_of(device: StepDevice) -> Chip:

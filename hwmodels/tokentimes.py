@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import CatalogError
 from .lowering import LinearShape, ModelPlan
@@ -16,7 +17,7 @@ from .precision import Precision
 from .steptypes import StepDevice, StepEngine
 from .timing.allreduce import AllReduceParams, allreduce_time
 from .timing.elementwise import ElementwiseParams, elementwise_time
-from .timing.form import Array, Chip, KernelTime, LaneLike
+from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, LaneLike, Value
 from .timing.gemm import GemmWidths
 from .timing.linear import LinearParams, linear_time
 
@@ -105,8 +106,32 @@ class TokenTimes:
         if self.allreduce is not None:
             sums = sum(layer.count * layer.allreduces for layer in self.plan.layers)
             message = self.plan.message_bytes_per_token * m
-            found["communication"] = allreduce_time(self.chip, self.allreduce, message, self.plan.group).times(sums)
+            found["communication"] = allreduce_time(
+                self.chip, self.allreduce, message, self.plan.group
+            ).times(sums)
         return found
+
+    def table(self, m: NDArray[np.int64]) -> dict[str, KernelTime]:
+        """Return ``parts`` at each padded token count in ``m``, on the same lines as ``seconds`` [s].
+
+        Parameters
+        ----------
+        m : distinct token counts, shape (n,) [tokens]
+        """
+        cell = (m - 1) // CELL
+        beyond = m > self.exact_up_to
+        low = np.where(beyond, cell * CELL + 1, m)
+        high = np.where(beyond, (cell + 1) * CELL, m)
+        ends, where = np.unique(np.concatenate([low, high]), return_inverse=True)
+        exact = self.parts(ends.astype(np.float64))
+        weight = (m - low) / (CELL - 1.0)
+        at_low, at_high = where[: len(m)], where[len(m) :]
+
+        def between(value: Value) -> Array:
+            values = np.broadcast_to(np.asarray(value, dtype=np.float64), ends.shape)
+            return values[at_low] + (values[at_high] - values[at_low]) * weight
+
+        return {name: time.map(between) for name, time in exact.items()}
 
     def _total(self, m: Array) -> Array:
         total = np.zeros_like(m)
@@ -138,12 +163,16 @@ def token_times(device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelP
         efficiency=engine.engine_gemm_efficiency,
         matrices=matrix_groups(device, engine.lane, occurrences),
         streaming=ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb),
-        allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane)) if plan.group > 1 else None,
+        allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane))
+        if plan.group > 1
+        else None,
         exact_up_to=max(engine.capture_sizes, default=0),
     )
 
 
-def matrix_groups(device: StepDevice, lane: str, occurrences: Counter[LinearShape]) -> tuple[MatrixGroup, ...]:
+def matrix_groups(
+    device: StepDevice, lane: str, occurrences: Counter[LinearShape]
+) -> tuple[MatrixGroup, ...]:
     """Group matrices by precision and shape, with the lane that times each precision."""
     found: list[MatrixGroup] = []
     for precision in dict.fromkeys(matrix.precision for matrix in occurrences):
@@ -187,7 +216,7 @@ def _weighted(each: KernelTime, count: Array) -> KernelTime:
     """Sum times of shape (rows, shapes) over the shapes, ``count`` of each, one by one in a fixed order."""
     shape = np.shape(each.seconds)
     summed: list[Array] = []
-    for name in KernelTime.__dataclass_fields__:
+    for name in KERNEL_TIME_FIELDS:
         values = np.broadcast_to(np.asarray(getattr(each, name), dtype=np.float64), shape)
         total = np.zeros(shape[0])
         for i, times in enumerate(count):

@@ -184,7 +184,9 @@ class DecodeTerms:
         )
 
 
-def _terms(q: float, memory_slope: float, memory_fixed: float, compute_slope: float, serial: float) -> DecodeTerms:
+def _terms(
+    q: float, memory_slope: float, memory_fixed: float, compute_slope: float, serial: float
+) -> DecodeTerms:
     """Fold memory, compute and serial time into the form of ``DecodeTerms``."""
     slope = pn(memory_slope, compute_slope, q)
     offset = memory_fixed / memory_slope * (memory_slope / slope) ** q

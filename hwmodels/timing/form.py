@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -110,11 +110,18 @@ class KernelTime:
 
     def __add__(self, other: KernelTime) -> KernelTime:
         """Return the time of one kernel after the other."""
-        return KernelTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return KernelTime(*(getattr(self, name) + getattr(other, name) for name in KERNEL_TIME_FIELDS))
 
     def times(self, factor: Value) -> KernelTime:
         """Return the time of ``factor`` such kernels."""
-        return KernelTime(*(getattr(self, f.name) * factor for f in fields(self)))
+        return self.map(lambda value: value * factor)
+
+    def map(self, function: Callable[[Value], Value]) -> KernelTime:
+        """Return the time with ``function`` applied to every field."""
+        return KernelTime(*(function(getattr(self, name)) for name in KERNEL_TIME_FIELDS))
+
+
+KERNEL_TIME_FIELDS: Final = tuple(KernelTime.__dataclass_fields__)
 
 
 def pn(a: Value, b: Value, q: float) -> Value:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .form import MICRO, Array, Chip, KernelTime, LaneLike, power_shares, soft_waves
+from .form import MICRO, Array, Chip, KernelTime, LaneLike, soft_waves
 
 _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
 _SPLITS = (1, 2, 4, 8, 16)
@@ -195,7 +195,12 @@ def _terms(
 
 
 def _roofline3(
-    p: GemmParams, rate: float, bandwidth: float, flop: Array | float, weights: Array | float, plain: Array | float
+    p: GemmParams,
+    rate: float,
+    bandwidth: float,
+    flop: Array | float,
+    weights: Array | float,
+    plain: Array | float,
 ) -> KernelTime:
     """Return the 3-parameter time ``t0 + max(FLOP/(ec C), bytes/(eb B))``; a hard maximum has one cause."""
     t_compute = np.asarray(flop, dtype=np.float64) / (p.ec * rate)

@@ -73,6 +73,4 @@ def linear_time(
         return time
     rows = np.asarray(m, dtype=np.float64)
     passed = 3.0 * rows * k / (params.eqz * chip.bandwidth)
-    return replace(
-        time, hbm_activations=time.hbm_activations + passed, latency=time.latency + params.tqz
-    )
+    return replace(time, hbm_activations=time.hbm_activations + passed, latency=time.latency + params.tqz)

@@ -255,7 +255,11 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
 def _tile_rows(chip: Chip, shape: PrefillShape) -> int:
     """Return the query rows of a tile that fits on chip, with 64 keys and values in 16 bit beside it."""
     tile, per_row = _TILE, shape.flop_per_key_row  # 2 bytes x (key width + value width)
-    while chip.onchip_bytes and tile > _SMALLEST_TILE and (tile / 2 + _KEYS_ON_CHIP) * per_row > chip.onchip_bytes:
+    while (
+        chip.onchip_bytes
+        and tile > _SMALLEST_TILE
+        and (tile / 2 + _KEYS_ON_CHIP) * per_row > chip.onchip_bytes
+    ):
         tile //= 2
     return tile
 
@@ -270,4 +274,8 @@ def _windowed(new: Value, cached: Value, window: int, tile: int) -> tuple[Array,
     first, last = cached + 0.5 * tile, cached + new + 0.5 * tile
     bend = np.clip(cap, first, last)
     mean = (0.5 * (first + bend) * (bend - first) + cap * (last - bend)) / (last - first)
-    return np.maximum(mean, min(_KEYS, cap)), np.minimum(cached + new, cap), np.minimum(cached + new, window + new)
+    return (
+        np.maximum(mean, min(_KEYS, cap)),
+        np.minimum(cached + new, cap),
+        np.minimum(cached + new, window + new),
+    )
