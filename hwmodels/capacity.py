@@ -129,7 +129,11 @@ def resolve(device: DeviceProfile, engine: EngineLike, model: ModelSpec, given: 
     share = given.gpu_memory_utilization
     if share is None and printed is not None:
         share = printed.gpu_memory_utilization
-    block = given.block_size or (printed.block_size if printed else None)
+    block = given.block_size
+    if block is None:
+        block = (printed.block_size if printed else None) or default_block_size(
+            device, model, expanded=expanded
+        )
     filled = replace(
         given,
         gpu_memory_utilization=defaults.gpu_memory_utilization if share is None else share,
@@ -138,7 +142,7 @@ def resolve(device: DeviceProfile, engine: EngineLike, model: ModelSpec, given: 
         if given.max_num_batched_tokens is None
         else given.max_num_batched_tokens,
         max_model_len=(model.max_position or 1) if given.max_model_len is None else given.max_model_len,
-        block_size=block or default_block_size(device, model, expanded=expanded),
+        block_size=block,
     )
     _check(filled)
     return filled
@@ -263,8 +267,8 @@ def length_warnings(pool: KVPool) -> list[str]:
         held = in_gib(pool.usable_blocks * pool.layout.bytes_per_block)
         return [
             f"the pool ({held} GiB, {pool.usable_blocks:,} blocks) does not hold one request of "
-            + f"max_model_len {pool.max_model_len:,} ({size} GiB, {pool.request_blocks:,} blocks): the engine "
-            + f"would not start; largest max_model_len that fits: {pool.largest_max_model_len:,}"
+            + f"max_model_len {pool.max_model_len:,} ({size} GiB, {pool.request_blocks:,} blocks) and the "
+            + f"engine would not start; largest max_model_len that fits: {pool.largest_max_model_len:,}"
         ]
     low, _ = pool.blocks_range
     if pool.request_blocks > max(low - pool.null_blocks, 0) // pool.split:

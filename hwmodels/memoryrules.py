@@ -148,8 +148,8 @@ def memory_rules(version: str | Version, *, flashinfer_sampler: bool = False) ->
         counts_context=v < (0, 6, 5),
         latent_expanded=v < (0, 7, 1),
         hybrid=v >= (0, 9, 2),
-        # VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE defaults to 0 in older sources and 1 in newer ones;
-        # which version turned it is inferred.
+        # VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE defaults to 0 in older sources, 1 in newer ones:
+        # the version between is inferred.
         hybrid_chunked=v >= (0, 16, 0),
         takes_pool_bytes=v >= (0, 11, 0),
         token_line="concurrency" if v >= (0, 21, 0) else "blocks",
@@ -175,7 +175,8 @@ def with_profile(
         small_sampler_rows=rows,
         non_torch_gib=capacity.non_torch_gib or rules.non_torch_gib,
         nccl_gib=capacity.nccl_gib,
-        graph_gib=capacity.graph_gib,
+        # 0 in the YAML is "not stated": from 0.18 on every version takes something, counted or left behind.
+        graph_gib=capacity.graph_gib or rules.graph_gib,
         dense_gib=capacity.uncertainty_gib.get("dense", rules.dense_gib),
         wide_gib=capacity.uncertainty_gib.get("other", rules.wide_gib),
     )

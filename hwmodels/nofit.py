@@ -10,7 +10,7 @@ from .pool import GIB, PoolSettings, Ranks, Term
 
 HIGHEST_UTILIZATION = 0.98
 """Above it the CUDA context and the graphs have no room on any card."""
-LARGEST_TENSOR_PARALLEL = 64
+LARGEST_TENSOR_PARALLEL = 32
 
 
 def in_gib(size: int) -> str:
@@ -53,12 +53,14 @@ def _candidates(
     needed = ceil((budget - spare(settings, ranks)) / total * 100) / 100
     if needed <= HIGHEST_UTILIZATION:
         yield f"gpu_memory_utilization {needed:.2f}"
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
-        size = _largest(
-            lambda n, name=name: spare(replace(settings, **{name: n}), ranks), getattr(settings, name)
-        )
-        if size:
-            yield f"{name} {size}"
+    seqs = _largest(lambda n: spare(replace(settings, max_num_seqs=n), ranks), settings.max_num_seqs)
+    if seqs:
+        yield f"max_num_seqs {seqs}"
+    tokens = _largest(
+        lambda n: spare(replace(settings, max_num_batched_tokens=n), ranks), settings.max_num_batched_tokens
+    )
+    if tokens:
+        yield f"max_num_batched_tokens {tokens}"
     degree = ranks.tensor_parallel_size * 2
     while degree <= LARGEST_TENSOR_PARALLEL and all(n % degree == 0 for n in heads):
         if spare(settings, replace(ranks, tensor_parallel_size=degree)) >= 0:
@@ -71,11 +73,9 @@ def _candidates(
             break
 
 
-def _largest(spare: Callable[[int], int], current: int) -> int:
+def _largest(spare: Callable[[int], int], current: int | None) -> int:
     """Largest power of two below ``current`` that fits; 0 if none does."""
-    size = 1 << max(current - 1, 1).bit_length() - 1
-    while size >= 1:
-        if size < current and spare(size) >= 0:
-            return size
+    size = 1 << max((current or 1) - 1, 1).bit_length() - 1
+    while size and not (size < (current or 1) and spare(size) >= 0):
         size //= 2
-    return 0
+    return size

@@ -210,8 +210,7 @@ def _compose(
         worst = min(stages, key=lambda stage: stage.pool_bytes)
         raise CapacityError(
             f"{model.id} does not fit {device.id} under {engine.id}: {sum_of_terms(worst.terms)}, against a "
-            + f"budget of {in_gib(budget)} GiB of {in_gib(total)}; raise tensor_parallel_size or quantize the "
-            + "weights"
+            + f"budget of {in_gib(budget)} GiB of {in_gib(total)}; raise tensor_parallel_size or quantize"
         )
     return KVPool(
         device=device.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from .bareengine import EngineLike
 from .capacity import kv_pool
@@ -26,7 +25,7 @@ class SizeReport:
     pool: KVPool
 
     @property
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> dict[str, object]:
         """The ``memory`` object: sizes of the tightest rank [B]; ``terms`` say where each comes from."""
         pool = self.pool
         low, high = pool.blocks_range
@@ -55,7 +54,7 @@ class SizeReport:
         }
 
     @property
-    def per_request_kv(self) -> dict[str, Any]:
+    def per_request_kv(self) -> dict[str, object]:
         """KV of one long request, on all stages of one tensor-parallel rank: fixed + slope x length [B]."""
         layout = self.pool.layout
         return {
@@ -64,7 +63,7 @@ class SizeReport:
         }
 
     @property
-    def shards(self) -> list[dict[str, Any]]:
+    def shards(self) -> list[dict[str, object]]:
         """Each stage of the pipeline, on one of its tensor-parallel ranks."""
         return [
             {
@@ -79,7 +78,7 @@ class SizeReport:
             for i, stage in enumerate(self.pool.stages)
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the object that ``size --format json`` prints."""
         return {
             "memory": self.memory,

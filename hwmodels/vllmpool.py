@@ -147,8 +147,8 @@ class VllmCase:
         where = f" on each of {ranks.tensor_parallel_size}" if ranks.tensor_parallel_size > 1 else ""
         return CapacityError(
             f"{self.model.id} does not fit {self.device.id}: {sum_of_terms(worst.terms)}{where}, plus a KV "
-            + f"block, against a budget of {in_gib(budget)} GiB ({share:g} x {in_gib(self.total_bytes)}): short "
-            + f"of {in_gib(-self.spare(settings, ranks))} GiB; "
+            + f"block, against a budget of {in_gib(budget)} GiB ({share:g} x {in_gib(self.total_bytes)}), "
+            + f"short of {in_gib(-self.spare(settings, ranks))} GiB; "
             + advice(self.spare, settings, ranks, heads, self.total_bytes, budget)
         )
 
@@ -177,8 +177,8 @@ class VllmCase:
         if used + outside <= self.total_bytes:
             return []
         return [
-            f"{in_gib(used)} GiB for the engine plus about {in_gib(outside)} GiB of context and graphs beside "
-            + f"it exceed the card's {in_gib(self.total_bytes)} GiB: expect an out-of-memory error"
+            f"{in_gib(used)} GiB for the engine and about {in_gib(outside)} GiB of context and graphs beside "
+            + f"it exceed the card's {in_gib(self.total_bytes)} GiB, so expect an out-of-memory error"
         ]
 
 
