@@ -86,7 +86,8 @@ class Workload:
     request_ids : names in the trace, shape (n,), or None: their index
     prefix : what prompts share, or None: nothing
     closed_loop : how arrivals follow completions, or None: arrivals are fixed
-    measured : what the file measured per request: ``ttft_s``, ``e2e_s``, shape (n,) [s], NaN where unknown
+    measured : what the file measured of each request: ``ttft_s``, ``e2e_s``, ``tpot_s``, shape (n,) [s], NaN
+        where unknown or, TPOT of one token, not defined
     """
 
     arrival_ns: Ints
@@ -181,7 +182,9 @@ class Workload:
         size = 16 if self.input_tokens.sum() < 2**28 else 512  # bounds the memory for the keys
         keys, _ = self.prefix.block_keys(0, len(self), self.input_tokens, size)
         whole = int((self.input_tokens // size).sum())
-        return (len(keys) - len(np.unique(keys))) / whole if whole else None
+        keys.sort()
+        distinct = 1 + int(np.count_nonzero(keys[1:] != keys[:-1])) if len(keys) else 0
+        return (len(keys) - distinct) / whole if whole else None
 
 
 def _values(column: Ints | None, chunk: slice, default: int) -> list[int]:

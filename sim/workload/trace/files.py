@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, cast
@@ -52,18 +53,25 @@ def open_binary(path: str) -> Generator[IO[bytes]]:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def text_lines(path: str, file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of an open file as UTF-8 text without byte-order mark.
+def open_text(file: IO[bytes]) -> IO[str]:
+    """Read an open file as UTF-8 text, without its byte-order mark if it has one; line ends are kept."""
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+
+
+def refuse_bad_utf8(path: str) -> None:
+    """Name the first line that is not UTF-8.
 
     Raises
     ------
-    WorkloadError : the file is not UTF-8; names the line
+    WorkloadError : there is one
     """
-    for number, line in enumerate(file, start=1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise WorkloadError(f"{path}: line {number}: not UTF-8 text (byte {error.start + 1})") from None
+    with open_binary(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                where = f"{path}: line {number}"
+                raise WorkloadError(f"{where}: not UTF-8 text (byte {error.start + 1})") from None
 
 
 def _not_found(path: str) -> str:

@@ -54,12 +54,11 @@ def read_trace(
     _check_lengths(raw)
     _check_ids(raw)
     arrivals = _arrivals(raw)
-    order = np.argsort(arrivals.ns, kind="stable") if arrivals.out_of_order else np.arange(len(raw))
     rows = len(raw)
+    arrival_ns = arrivals.ns
     if arrivals.out_of_order or (limit is not None and limit < rows):
+        order = np.argsort(arrivals.ns, kind="stable") if arrivals.out_of_order else np.arange(rows)
         raw, arrival_ns = raw.only(order[:limit]), arrivals.ns[order[:limit]]
-    else:
-        arrival_ns = arrivals.ns
     arrival_ns = np.rint(arrival_ns * time_scale).astype(np.int64) if time_scale != 1.0 else arrival_ns
     classes, codes = _slo_classes(raw, slo_classes)
     report = LoadReport(
@@ -167,20 +166,21 @@ def _arrivals(raw: RawTrace) -> _Arrivals:
         return _Arrivals(np.zeros(len(raw), dtype=np.int64), "none", "no arrival times in the file")
     unit = raw.found["arrival"].unit
     given = raw.arrays["arrival"]
-    plain = given.astype(np.float64)
+    plain = given.astype(np.float64, copy=False)
     wrong = np.flatnonzero(~np.isfinite(plain) | (plain < 0))
     if len(wrong):
         row = int(wrong[0])
         raise raw.error(row, "arrival", f"arrival time {given[row]}; allowed: 0 or later, a finite number")
     since = cast("NDArray[np.float64]", given) - cast("NDArray[np.float64]", given).min()
-    scaled = since.astype(np.float64) * UNITS.get(unit, 1.0)
+    scaled = since * UNITS.get(unit, 1.0)
     if scaled.max() > _LATEST_NS:
         row = int(np.argmax(scaled))
         raise raw.error(
             row, "arrival", f"{scaled[row] / 1e9:.3g} s after the first; allowed: up to 146 years"
         )
     exact = np.issubdtype(given.dtype, np.integer)
-    ns = since.astype(np.int64) if exact else np.rint(scaled).astype(np.int64)
+    ns = since.astype(np.int64) if exact else np.rint(scaled, out=scaled).astype(np.int64)
+    del plain, since, scaled
     earlier = np.flatnonzero(ns < np.maximum.accumulate(ns))
     warnings: tuple[str, ...] = ()
     if len(earlier):
@@ -240,8 +240,19 @@ def _prefix(raw: RawTrace, same_prompt: Sequence[str]) -> PrefixIds | None:
 
 
 def _measured(raw: RawTrace) -> dict[str, NDArray[np.float64]]:
-    return {
+    """Return what was measured of each request, shape (n,) [s]: TTFT, E2E, and TPOT where both are known.
+
+    TPOT is (last - first token) / (tokens - 1), not defined for one token. Gaps between a stream's chunks are
+    not read: a chunk may hold several tokens.
+    """
+    found = {
         f"{ours}_s": raw.arrays[ours].astype(np.float64) * (UNITS[raw.found[ours].unit] / 1e9)
         for ours in ("ttft", "e2e")
         if ours in raw.arrays
     }
+    if len(found) == 2:
+        gaps = raw.ints("output_tokens") - 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tpot = np.where(gaps > 0, (found["e2e_s"] - found["ttft_s"]) / gaps, np.nan)
+        found["tpot_s"] = tpot
+    return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from ...fields import WorkloadError
 from . import columns
 from .columns import BadValueError, RawTrace
-from .files import open_binary, text_lines
+from .files import open_binary, open_text, refuse_bad_utf8
 from .formats import RECORD_FORMATS, TABLE_FORMATS, Column, TraceFormat, Wanted, detect, locate_columns
 
 Record = Mapping[str, Any]
@@ -80,8 +81,8 @@ def _load(path: str) -> tuple[list[int], list[Record]]:
     """Return the line numbers and the records of a file of JSON lines, or of one JSON document."""
     lines: list[int] = []
     records: list[Record] = []
-    with open_binary(path) as file:
-        for number, text in enumerate(text_lines(path, file), start=1):
+    with _utf8(path) as file:
+        for number, text in enumerate(file, start=1):
             if not text.strip():
                 continue
             try:
@@ -101,8 +102,8 @@ def _load(path: str) -> tuple[list[int], list[Record]]:
 
 def _document(path: str) -> tuple[list[int], list[Record]]:
     """Read a file that is one JSON document over many lines."""
-    with open_binary(path) as file:
-        text = "".join(text_lines(path, file))
+    with _utf8(path) as file:
+        text = file.read()
     try:
         document: object = json.loads(text)
     except json.JSONDecodeError as error:
@@ -113,6 +114,16 @@ def _document(path: str) -> tuple[list[int], list[Record]]:
         if not isinstance(item, dict):
             raise WorkloadError(f"{path}: item {row}: {str(item)[:40]!r} is not a JSON object")
     return [1] * len(items), cast("list[Record]", items)
+
+
+@contextmanager
+def _utf8(path: str) -> Generator[IO[str]]:
+    try:
+        with open_binary(path) as binary, open_text(binary) as text:
+            yield text
+    except UnicodeDecodeError:
+        refuse_bad_utf8(path)
+        raise
 
 
 def _failed(known: TraceFormat, record: Record) -> bool:

@@ -1,6 +1,7 @@
 """Reading CSV: in blocks of rows, each turned into columns at once; one that fails is searched for why.
 
-Text values never live longer than their block, so a million rows need memory for their arrays only.
+Text values never live longer than their block, so a million rows need memory for their arrays only. Line
+numbers are found by reading the file again, and only where there is something to complain about.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 import itertools
 from collections.abc import Iterator
+from typing import IO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +17,20 @@ from numpy.typing import NDArray
 from ...fields import WorkloadError
 from . import columns
 from .columns import BadValueError, RawTrace
-from .files import open_binary, text_lines
+from .files import open_binary, open_text, refuse_bad_utf8
 from .formats import TABLE_FORMATS, Column, Wanted, detect, locate_columns
 
-_BLOCK_ROWS = 1 << 15
+_BLOCK_ROWS = 1 << 14
+Block = list[list[str]]
+
+
+class _Rows(Protocol):
+    """A CSV reader."""
+
+    @property
+    def line_num(self) -> int: ...
+    def __iter__(self) -> Iterator[list[str]]: ...
+    def __next__(self) -> list[str]: ...
 
 
 def read_table(wanted: Wanted) -> RawTrace:
@@ -29,33 +41,42 @@ def read_table(wanted: Wanted) -> RawTrace:
     WorkloadError : unknown header, missing column, a row of another length, a value of another type
     """
     path = wanted.path
-    with open_binary(path) as file:
-        rows = _rows(path, file)
-        header = [name.strip() for name in next(rows)[1]]
-        _refuse_repeated(path, header)
-        where = f"{path}: line 1"
-        known = detect(header, TABLE_FORMATS, wanted.format, where)
-        found = locate_columns(known, header, where, wanted)
-        blocks = _read_blocks(path, rows, header, found)
-        arrays = {name: np.concatenate(parts) for name, parts in blocks.items()} if blocks else {}
-    if not arrays:
+    try:
+        with open_binary(path) as binary, open_text(binary) as text:
+            blocks = _blocks(path, text)
+            header = [name.strip() for name in next(blocks)[0]]
+            known, found = _columns_of(wanted, header)
+            parts = _read_blocks(path, blocks, header, found)
+    except UnicodeDecodeError:
+        refuse_bad_utf8(path)
+        raise
+    if not parts:
         raise WorkloadError(f"{path}: a header but no rows, no requests to simulate")
+    arrays = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
     return RawTrace(path, known, found, arrays, lambda row: f"line {_line_of(path, row)}")
 
 
+def _columns_of(wanted: Wanted, header: list[str]) -> tuple[columns.TraceFormat, dict[str, Column]]:
+    where = f"{wanted.path}: line 1"
+    for name in header:
+        if name and header.count(name) > 1:
+            raise WorkloadError(f"{where}: column {name!r} appears {header.count(name)} times")
+    known = detect(header, TABLE_FORMATS, wanted.format, where)
+    return known, locate_columns(known, header, where, wanted)
+
+
 def _read_blocks(
-    path: str, rows: Iterator[tuple[int, list[str]]], header: list[str], found: dict[str, Column]
+    path: str, blocks: Iterator[Block], header: list[str], found: dict[str, Column]
 ) -> dict[str, list[NDArray[np.generic]]]:
     """Read all rows, block by block, into lists of arrays by our column name."""
     at = {ours: header.index(column.name) for ours, column in found.items()}
     parts: dict[str, list[NDArray[np.generic]]] = {}
-    while block := list(itertools.islice(rows, _BLOCK_ROWS)):
-        for line, row in block:
-            if len(row) != len(header):
-                raise WorkloadError(
-                    f"{path}: line {line}: {len(row)} values, but the header has {len(header)} columns"
-                )
-        values = list(zip(*(row for _, row in block), strict=True))
+    done = 0
+    for block in blocks:
+        for row in itertools.compress(range(len(block)), (len(values) != len(header) for values in block)):
+            have = f"{len(block[row])} values, but the header has {len(header)} columns"
+            raise WorkloadError(f"{path}: line {_line_of(path, done + row)}: {have}")
+        values = list(zip(*block, strict=True))
         for ours, column in found.items():
             try:
                 if ours == "hash_ids":
@@ -65,35 +86,39 @@ def _read_blocks(
                 else:
                     parts.setdefault(ours, []).append(columns.to_array(ours, column, values[at[ours]]))
             except BadValueError as bad:
-                line = block[bad.row][0]
+                line = _line_of(path, done + bad.row)
                 raise WorkloadError(f"{path}: line {line}, column {column.name!r}: {bad.text}") from None
+        done += len(block)
     return parts
 
 
-def _rows(path: str, file: object) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, values) of each row that is not blank, the header first."""
-    lines = text_lines(path, file)  # pyright: ignore[reportArgumentType]
-    first = next(lines)
-    delimiter = next((mark for mark in ",\t;" if mark in first), ",")
-    reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter)
+def _blocks(path: str, text: IO[str]) -> Iterator[Block]:
+    """Yield the header alone, then blocks of rows that are not blank."""
+    reader = _reader(text)
     try:
-        for row in reader:
-            if row and (len(row) > 1 or row[0].strip()):
-                yield reader.line_num, row
+        yield list(itertools.islice((row for row in reader if _filled(row)), 1))
+        while block := list(itertools.islice(reader, _BLOCK_ROWS)):
+            filled = [row for row in block if _filled(row)]
+            if filled:
+                yield filled
     except csv.Error as error:
         raise WorkloadError(f"{path}: line {reader.line_num}: {error}") from None
 
 
+def _reader(text: IO[str]) -> _Rows:
+    """Return a CSV reader; the delimiter is tab or semicolon where the header has no comma."""
+    first = text.readline()
+    delimiter = next((mark for mark in ",\t;" if mark in first), ",")
+    return csv.reader(itertools.chain([first], text), delimiter=delimiter)
+
+
+def _filled(row: list[str]) -> bool:
+    return len(row) > 1 or (len(row) == 1 and bool(row[0].strip()))
+
+
 def _line_of(path: str, wanted: int) -> int:
-    """Return the line on which data row ``wanted`` (from 0) ends."""
-    with open_binary(path) as file:
-        for row, (line, _) in enumerate(_rows(path, file), start=-1):
-            if row == wanted:
-                return line
-    return wanted + 2
-
-
-def _refuse_repeated(path: str, header: list[str]) -> None:
-    for name in header:
-        if name and header.count(name) > 1:
-            raise WorkloadError(f"{path}: line 1: column {name!r} appears {header.count(name)} times")
+    """Return the line on which data row ``wanted`` (from 0, blank rows not counted) ends."""
+    with open_binary(path) as binary, open_text(binary) as text:
+        reader = _reader(text)
+        lines = (reader.line_num for row in reader if _filled(row))
+        return next(itertools.islice(lines, wanted + 1, None), wanted + 2)
