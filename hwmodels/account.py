@@ -88,7 +88,9 @@ def account(model: StepModel, columns: StepColumns) -> StepAccount:
     """
     rows = _Rows.of(columns)
     time = _row_time(model, columns, rows).map(lambda value: _spread(value, rows))
-    host = _spread(model.host_seconds(columns.n_decode + rows.chunks), rows)
+    sequences = columns.n_decode + rows.chunks
+    time = time + model.state_time(sequences).map(lambda value: _spread(value, rows))
+    host = _spread(model.host_seconds(sequences), rows)
     seen: list[Array] = []
     for kind in model.kinds:
         decode, pairs = _decode_time(model, kind, columns, rows)
@@ -311,7 +313,8 @@ def _bytes(model: StepModel, columns: StepColumns, rows: _Rows, seen: Sequence[A
     """Return necessary bytes of weights and of KV of every step [B]."""
     tokens = columns.n_decode + rows.new_tokens
     weights = _spread(model.weight_bytes(tokens), rows)
-    kv = _spread(tokens * model.plan.kv_bytes_per_token, rows)
+    states = 2.0 * model.plan.state_bytes * (columns.n_decode + rows.chunks)
+    kv = _spread(tokens * model.plan.kv_bytes_per_token + states, rows)
     for kind, keys in zip(model.kinds, seen, strict=True):
         read = keys
         if len(rows.with_chunks):

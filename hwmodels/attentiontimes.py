@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .lowering import AttentionShape, ModelPlan
 from .steptypes import StepDevice, StepEngine
-from .timing.decode_attention import DecodeParams, DecodeShape, DecodeTerms, decode_shape, decode_terms
+from .timing.decode_attention import (
+    SCORE_BYTES,
+    DecodeParams,
+    DecodeShape,
+    DecodeTerms,
+    decode_shape,
+    decode_terms,
+    mla_decode_shape,
+    with_scores,
+)
 from .timing.form import Chip
-from .timing.prefill_attention import PrefillForm, PrefillParams, prefill_form, prefill_shape
+from .timing.prefill_attention import PrefillForm, PrefillParams, mla_prefill_shape, prefill_form, prefill_shape
 
 
 @dataclass(slots=True)
@@ -25,7 +34,6 @@ class AttentionKind:
     shape : the layer on one rank
     decode_params, decode_shape : lane and shape of decode attention
     prefill : prefill attention, ready to be asked
-    split : whether decode splits the KV of a sequence over thread blocks
     """
 
     chip: Chip
@@ -34,7 +42,6 @@ class AttentionKind:
     decode_params: DecodeParams
     decode_shape: DecodeShape
     prefill: PrefillForm
-    split: bool = True
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
 
     def terms(self, batch: int, key_blocks: int) -> DecodeTerms:
@@ -48,7 +55,6 @@ class AttentionKind:
                 self.decode_shape,
                 batch,
                 key_blocks * self.decode_params.key_block,
-                split=self.split,
             )
         return found
 
@@ -102,47 +108,87 @@ class AttentionKind:
 
 
 def attention_kinds(
-    device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan
+    device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan, *, naive: bool = False
 ) -> tuple[AttentionKind, ...]:
-    """Bind a model's attention layers to a device's lanes, equal layers together."""
+    """Bind a model's attention layers to a device's lanes, equal layers together.
+
+    Parameters
+    ----------
+    device, engine, chip, plan : whose lanes, which software lane, datasheet symbols, and the lowered model
+    naive : the score matrix goes through HBM, with three more launches (mask, softmax, values)
+    """
     counts: dict[AttentionShape, int] = {}
     for layer in plan.layers:
         if layer.attention is not None:
             counts[layer.attention] = counts.get(layer.attention, 0) + layer.count
-    return tuple(_kind(device, engine, chip, shape, count) for shape, count in counts.items())
+    kinds = (
+        (_latent if shape.kind == "mla" else _grouped_query)(device, engine, chip, shape, count)
+        for shape, count in counts.items()
+    )
+    return tuple(_naive(kind, engine) if naive else kind for kind in kinds)
 
 
-def _kind(
+def _grouped_query(
     device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
 ) -> AttentionKind:
     gemm = device.lane("gemm", engine.lane)
     params = DecodeParams.from_lane(device.lane("decode_attention", engine.lane))
     prefill = PrefillParams.from_lane(device.lane("prefill_attention", engine.lane), gemm)
+    heads = (shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width, shape.v_head_dim)
+    # Approximation: a chunk of prompt under chunked attention is timed as under a window of the chunk's size.
+    at_prefill = prefill_shape(*heads, window=shape.window, dtype=shape.dtype)
     return AttentionKind(
         chip=chip,
         count=count,
         shape=shape,
         decode_params=params,
-        decode_shape=decode_shape(
-            params,
-            shape.n_heads,
-            shape.n_kv_heads,
-            shape.head_dim,
-            shape.kv_width,
-            shape.v_head_dim,
-            shape.dtype,
-        ),
-        prefill=prefill_form(
-            chip,
-            prefill,
-            prefill_shape(
-                shape.n_heads,
-                shape.n_kv_heads,
-                shape.head_dim,
-                shape.kv_width,
-                shape.v_head_dim,
-                0 if shape.chunked else shape.window,
-                shape.dtype,
-            ),
-        ),
+        decode_shape=decode_shape(params, *heads, dtype=shape.dtype),
+        prefill=prefill_form(chip, prefill, at_prefill),
+    )
+
+
+def _latent(
+    device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
+) -> AttentionKind:
+    gemm = device.lane("gemm", engine.lane)
+    decode, prefill = device.lane("mla_decode", engine.lane), device.lane("mla_prefill", engine.lane)
+    params = DecodeParams.from_lane(decode)
+    at_decode = mla_decode_shape(
+        params,
+        decode,
+        shape.n_heads,
+        shape.head_dim,
+        shape.v_head_dim,
+        shape.kv_bytes_per_token,
+        shape.dtype,
+    )
+    at_prefill = mla_prefill_shape(
+        prefill,
+        shape.n_heads,
+        shape.prefill_dim,
+        shape.head_dim + shape.v_head_dim,
+        shape.kv_bytes_per_token,
+        shape.dtype,
+    )
+    return AttentionKind(
+        chip=chip,
+        count=count,
+        shape=shape,
+        decode_params=params,
+        decode_shape=at_decode,
+        prefill=prefill_form(chip, PrefillParams.from_lane(prefill, gemm), at_prefill),
+    )
+
+
+def _naive(kind: AttentionKind, engine: StepEngine) -> AttentionKind:
+    """Return the kind with the score matrix in HBM: the same matrix work, six passes over scores, three launches."""
+    launches = 3.0 * engine.elementwise_t0_s
+    scored = replace(kind.prefill.shape, score_bytes_per_pair=SCORE_BYTES * kind.shape.n_heads)
+    params = replace(kind.prefill.params, t0=kind.prefill.params.t0 + launches)
+    return replace(
+        kind,
+        decode_params=replace(kind.decode_params, t0=kind.decode_params.t0 + launches),
+        decode_shape=with_scores(kind.decode_shape, kind.shape.n_heads),
+        prefill=replace(kind.prefill, shape=scored, params=params),
+        _terms={},
     )

@@ -88,7 +88,8 @@ class AttentionShape:
     n_heads, n_kv_heads : heads of the rank
     head_dim, v_head_dim : widths of a key and of a value as attention sees them [elements]
     kv_width : bytes per cached element [B]
-    kv_bytes_per_token : cached bytes of one token on this rank [B]
+    kv_bytes_per_token : bytes that one token adds to this layer's cache on this rank [B]; 0 where it adds none
+    prefill_dim : MLA: summed key and value width of a head where keys and values are expanded [elements]
     window : keys that a query can see; 0 means all [tokens]
     chunked : the window is a chunk of the sequence, not the latest tokens
     """
@@ -103,6 +104,7 @@ class AttentionShape:
     window: int = 0
     chunked: bool = False
     dtype: str = "bf16"
+    prefill_dim: int = 0
 
     @property
     def flop_per_pair(self) -> float:
@@ -112,10 +114,17 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentShape:
-    """A layer with a fixed state: bytes of one sequence's state, and elements updated per token, on one rank."""
+    """A layer with a fixed state, on one rank.
+
+    Attributes
+    ----------
+    state_bytes : state of one sequence, read and written once a step [B]
+    flop_per_token : update and read-out of the state by one token [FLOP]
+    io_bytes_per_token : inputs and outputs of one token [B]
+    """
 
     state_bytes: float
-    state_elements: float
+    flop_per_token: float
     io_bytes_per_token: float
 
 
@@ -199,13 +208,25 @@ class ModelPlan:
 
     @property
     def flop_per_token(self) -> dict[str, float]:
-        """Work of one token in the matrices of the layers and outside them, by compute dtype [FLOP]."""
+        """Work of one token outside attention and the head, by compute dtype; of experts, an even share [FLOP]."""
         found: dict[str, float] = {}
         for count, matrices in ((1, self.outside), *((layer.count, layer.linears) for layer in self.layers)):
             for matrix in matrices:
                 dtype = matrix.precision.compute
                 found[dtype] = found.get(dtype, 0.0) + count * matrix.flop_per_token
+        for layer in self.layers:
+            if layer.recurrent is not None:
+                found["bf16"] = found.get("bf16", 0.0) + layer.count * layer.recurrent.flop_per_token
+            if layer.moe is not None:
+                dtype, moe = layer.moe.precision.compute, layer.moe
+                work = layer.count * moe.top_k * moe.flop_per_pair / moe.expert_parallel
+                found[dtype] = found.get(dtype, 0.0) + work
         return found
+
+    @property
+    def state_bytes(self) -> float:
+        """Recurrent states of one sequence on this rank [B]."""
+        return sum(layer.count * layer.recurrent.state_bytes for layer in self.layers if layer.recurrent is not None)
 
     @property
     def dense_weight_bytes(self) -> float:
@@ -298,12 +319,6 @@ class _Lowering:
         heads = -(-mixer.n_heads // self.tp)
         if isinstance(mixer, MultiHeadLatentAttention):
             latent = mixer.kv_lora_rank + mixer.qk_rope_head_dim
-            caches = layer_caches(
-                mixer, kv_dtype(self.model, self.quantization.kv_cache), self.model.dtype, self.tp
-            )
-            entry = sum(
-                cache.entry_bytes / cache.tokens_per_entry for cache in caches if cache.label == "latent"
-            )
             return AttentionShape(
                 kind="mla",
                 n_heads=heads,
@@ -311,11 +326,12 @@ class _Lowering:
                 head_dim=latent,
                 v_head_dim=mixer.kv_lora_rank,
                 kv_width=self.kv_width,
-                kv_bytes_per_token=entry or latent * self.kv_width,
-                # Approximation: a sparse indexer lets a query see its best ``index_topk`` entries; the indexer's
-                # own reading of its keys is not timed (17 % of a GLM-5 decode step on B200).
-                window=mixer.index_topk,
+                kv_bytes_per_token=self._latent_bytes(mixer),
+                # Approximation: a sparse indexer lets a query see its best ``index_topk`` entries; the reading of
+                # the indexer's own keys (about a fifth of the latent's bytes) and the gather are not timed.
+                window=mixer.index_topk * max(mixer.compress_ratio, 1) or self._latent_window(mixer),
                 dtype=dtype,
+                prefill_dim=mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim,
             )
         kv_heads = -(-mixer.n_kv_heads // self.tp)
         return AttentionShape(
@@ -333,13 +349,29 @@ class _Lowering:
             dtype=dtype,
         )
 
+    def _latent_window(self, mixer: MultiHeadLatentAttention) -> int:
+        """Return the window of a latent layer that keeps nothing beyond it, else 0 [tokens]."""
+        return mixer.window if mixer.window and not mixer.compress_ratio else 0
+
+    def _latent_bytes(self, mixer: MultiHeadLatentAttention) -> float:
+        """Return what one token adds to the latent cache; every rank holds all of it [B].
+
+        Approximation: of a layer that compresses beyond a window, the window's own entries (128 tokens) are left out.
+        """
+        dtype = kv_dtype(self.model, self.quantization.kv_cache)
+        caches = layer_caches(mixer, dtype, self.model.dtype, self.tp)
+        latents = [cache for cache in caches if cache.label == "latent"]
+        growing = [cache for cache in latents if cache.kind == "full"] or latents
+        return float(sum(cache.bytes_per_token for cache in growing))
+
     def _recurrent(self, mixer: Recurrent) -> RecurrentShape:
         """Return the rank's share of a recurrent layer."""
         (cache,) = layer_caches(mixer, "bf16", self.model.dtype, self.tp)
         width = mixer.n_heads * mixer.head_dim or self.model.hidden
         return RecurrentShape(
             state_bytes=float(cache.entry_bytes),
-            state_elements=mixer.state_elements / self.tp,
+            # Decay, outer-product update and read-out: three multiply-adds an element.
+            flop_per_token=6.0 * mixer.state_elements / self.tp,
             io_bytes_per_token=4.0 * width / self.tp * self.plain.output_bytes,
         )
 
@@ -378,7 +410,9 @@ class _Lowering:
                     1  # the cache write; its bytes are in the attention lanes, which were timed with it
                 )
         if isinstance(mixer, Recurrent):
-            kernels += 2
+            kernels += 2  # convolution, gated norm
+        if isinstance(mixer, MultiHeadLatentAttention):
+            kernels += 1  # of the two absorbed multiplications, one is the ``kv_b_proj`` among the matrices
         inner = (
             0 if ffn is None else (ffn.shared_intermediate if isinstance(ffn, MoEFFN) else ffn.intermediate)
         )

@@ -20,6 +20,7 @@ from .attentiontimes import AttentionKind, attention_kinds
 from .errors import MemboundError, unknown
 from .lowering import Parallelism, ParallelismLike, lower_model
 from .precision import Quantization, QuantizationLike
+from .routing import Routing, Zipf
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of
@@ -31,6 +32,7 @@ NANO = 1e9
 Scalar = NDArray[np.float64]
 _Constants = tuple[float, Scalar, Scalar, Scalar, Scalar, Scalar]
 SAMPLERS = ("greedy", "top_p_top_k")
+ATTENTIONS = ("flash", "naive")
 _RAMP = 4096
 
 
@@ -44,6 +46,8 @@ class StepModel:
     parallelism : ranks of the group; pipeline parallelism is refused
     quantization : dtypes of weights, activations and KV cache
     sampling : ``greedy`` or ``top_p_top_k``
+    routing : how tokens choose experts; real traffic (``Zipf(0.8)``) if not given
+    attention : ``flash``, or ``naive`` with the score matrix written to and read from HBM
 
     Raises
     ------
@@ -60,16 +64,22 @@ class StepModel:
         quantization: QuantizationLike | None = None,
         *,
         sampling: Literal["greedy", "top_p_top_k"] | str = "greedy",
+        routing: Routing | None = None,
+        attention: Literal["flash", "naive"] | str = "flash",
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
+        if attention not in ATTENTIONS:
+            raise MemboundError(unknown("attention kernel", attention, ATTENTIONS, "kernels.attention"))
         self.device = device
         self.engine = engine
         self.model = model
         self.chip = chip_of(device)
         self.plan = lower_model(model, parallelism or Parallelism(), quantization or Quantization())
-        self.kinds: tuple[AttentionKind, ...] = attention_kinds(device, engine, self.chip, self.plan)
-        self.tokens = token_times(device, engine, self.chip, self.plan)
+        self.kinds: tuple[AttentionKind, ...] = attention_kinds(
+            device, engine, self.chip, self.plan, naive=attention == "naive"
+        )
+        self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf())
         self._head = matrix_groups(device, engine.lane, Counter([self.plan.head]))[0]
         self._capture = tuple(sorted(engine.capture_sizes))
         self._sampler_bytes = self.plan.vocab * (
@@ -77,6 +87,8 @@ class StepModel:
             if sampling == "greedy"
             else engine.sampler_topk_bytes_per_entry
         )
+        # Recurrent states are read and written once per sequence and step.
+        self._state_seconds = 2.0 * self.plan.state_bytes / (engine.elementwise_eb * self.chip.bandwidth)
         self._streaming = ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb)
         self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
@@ -154,8 +166,10 @@ class StepModel:
         parts = self.tokens.table(np.array([m]))
         parts["attention"] = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
         parts["head"] = self.rows_time(np.array([sampled]))
+        sequences = np.array([n_decode + len(prefill)])
+        parts["state"] = self.state_time(sequences)
         found = [as_phase(name, time) for name, time in parts.items()]
-        host = self._host(n_decode + len(prefill))
+        host = float(self.host_seconds(sequences)[0])
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
 
     def _attention_time(
@@ -197,6 +211,11 @@ class StepModel:
         )
         return (head + sampler).times(np.where(sampled > 0, 1.0, 0.0))
 
+    def state_time(self, sequences: NDArray[np.int64]) -> KernelTime:
+        """Return the time to read and write the recurrent states of each number of sequences [s]."""
+        moved = self._state_seconds * sequences.astype(np.float64)
+        return KernelTime(hbm_kv=moved, hbm_demand=moved, compute_demand=moved)
+
     def host_seconds(self, sequences: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the host time that the device waits for, by scheduled sequences [s]."""
         return self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences.astype(np.float64)
@@ -207,8 +226,12 @@ class StepModel:
         return np.where(longest_chunk > engine.mixed_decode_threshold_tokens, engine.mixed_decode_factor, 1.0)
 
     def weight_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the weights that a step of so many tokens has to read on one rank [B]."""
-        return np.full(len(tokens), self.plan.dense_weight_bytes)
+        """Return the weights that a step of each number of tokens has to read on one rank [B]; of experts, the touched."""
+        counts, where = np.unique(tokens, return_inverse=True)
+        total = np.full(len(counts), self.plan.dense_weight_bytes)
+        for group in self.tokens.experts:
+            total = total + group.touched_bytes(counts.astype(np.float64))
+        return total[where]
 
     def _piece(
         self, kind: AttentionKind, batch: int, blocks: int, ramp: NDArray[np.float64], total: int
@@ -263,7 +286,7 @@ class StepModel:
         """Return the duration of a step with prefill chunks [s]."""
         new = [chunk[0] for chunk in prefill]
         m = padded(self._capture, n_decode + sum(new))
-        seconds = self.tokens.seconds(m) + self._rows(sampled) + self._host(n_decode + len(prefill))
+        seconds = self.tokens.seconds(m) + self._rows(sampled) + self._per_sequence(n_decode + len(prefill))
         factor = self._mixed_factor(max(new, default=0))
         for kind in self.kinds:
             t0 = body = 0.0
@@ -287,7 +310,7 @@ class StepModel:
         """Return a decode step's time without attention [s]."""
         found = self._bases.get(batch)
         if found is None:
-            found = self.tokens.seconds(padded(self._capture, batch)) + self._rows(batch) + self._host(batch)
+            found = self.tokens.seconds(padded(self._capture, batch)) + self._rows(batch) + self._per_sequence(batch)
             self._bases[batch] = found
         return found
 
@@ -298,9 +321,10 @@ class StepModel:
             found = self._heads[sampled] = float(np.sum(self.rows_time(np.array([sampled])).seconds))
         return found
 
-    def _host(self, sequences: int) -> float:
-        """Return the host time that the device waits for [s]."""
-        return self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences
+    def _per_sequence(self, sequences: int) -> float:
+        """Return recurrent states and the host time that the device waits for, by scheduled sequences [s]."""
+        host = self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences
+        return host + self._state_seconds * sequences
 
     def _ramp(self, batch: int, steps: int) -> NDArray[np.float64]:
         """Return ``batch * (0, 1, ..., steps - 1)`` as exact floats."""

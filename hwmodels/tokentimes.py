@@ -12,18 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CatalogError
-from .lowering import LinearShape, ModelPlan
+from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
 from .precision import Precision
+from .routing import Routing, RoutingStats
 from .steptypes import StepDevice, StepEngine
 from .timing.allreduce import AllReduceParams, allreduce_time
 from .timing.elementwise import ElementwiseParams, elementwise_time
 from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, LaneLike, Value
 from .timing.gemm import GemmWidths
 from .timing.linear import LinearParams, linear_time
+from .timing.moe import MoEParams, MoEWork, moe_time
 
 CELL = 64
 """Above the capture sizes, times are linear between the ends of cells of so many tokens (the smallest tile)."""
 _CELLS_AT_ONCE = 8
+_SCAN_EFFICIENCY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,39 @@ class MatrixGroup:
         return _weighted(each, self.count)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertGroup:
+    """``count`` identical mixture-of-experts layers.
+
+    Attributes
+    ----------
+    params, work : lane, and the layer as one rank sees it
+    ranks : ranks the experts are dealt out over
+    routing : how tokens choose experts
+    expert_bytes : weights of one expert on a rank that holds it [B]
+    """
+
+    count: int
+    params: MoEParams
+    work: MoEWork
+    ranks: int
+    routing: Routing
+    expert_bytes: float
+
+    def statistics(self, m: Array) -> list[RoutingStats]:
+        """Return the busiest rank's routing for each token count in ``m``."""
+        work = self.work
+        return [self.routing.statistics(int(t), work.n_experts, work.top_k, self.ranks) for t in m]
+
+    def time(self, chip: Chip, m: Array) -> KernelTime:
+        """Return the time of all these layers at each token count in ``m`` (1-d) [s]."""
+        return moe_time(chip, self.params, self.work, m, self.statistics(m)).times(float(self.count))
+
+    def touched_bytes(self, m: Array) -> Array:
+        """Return the weights of the experts that ``m`` tokens touch on the busiest rank, all layers [B]."""
+        return np.array([stats.active for stats in self.statistics(m)]) * (self.expert_bytes * self.count)
+
+
 @dataclass(slots=True)
 class TokenTimes:
     """Times of one model on one device by token count.
@@ -59,7 +95,9 @@ class TokenTimes:
     efficiency : the engine's factor on GEMM compute rates
     matrices : the layers' matrices (and those outside), by precision
     streaming : params of streaming kernels
+    experts : mixture-of-experts layers
     allreduce : params of the all-reduce, None for one rank
+    exact_up_to : largest capture size; above it the table has cells [tokens]
     """
 
     chip: Chip
@@ -67,6 +105,7 @@ class TokenTimes:
     efficiency: float
     matrices: tuple[MatrixGroup, ...]
     streaming: ElementwiseParams
+    experts: tuple[ExpertGroup, ...]
     allreduce: AllReduceParams | None
     exact_up_to: int
     _exact: dict[int, float] = field(default_factory=dict[int, float])
@@ -103,6 +142,13 @@ class TokenTimes:
             "gemm": gemm,
             "elementwise": elementwise_time(self.chip, self.streaming, moved * m, float(kernels)),
         }
+        if self.experts:
+            found["moe"] = KernelTime()
+            for group in self.experts:
+                found["moe"] = found["moe"] + group.time(self.chip, m)
+        recurrent = [(layer.count, layer.recurrent) for layer in self.plan.layers if layer.recurrent is not None]
+        if recurrent:
+            found["recurrent"] = self._recurrent(recurrent, m)
         if self.allreduce is not None:
             sums = sum(layer.count * layer.allreduces for layer in self.plan.layers)
             message = self.plan.message_bytes_per_token * m
@@ -110,6 +156,18 @@ class TokenTimes:
                 self.chip, self.allreduce, message, self.plan.group
             ).times(sums)
         return found
+
+    def _recurrent(self, layers: list[tuple[int, RecurrentShape]], m: Array) -> KernelTime:
+        """Return the time of recurrent scans over ``m`` tokens; states are charged by sequence, elsewhere [s].
+
+        Approximation: inputs and outputs at the streaming kernels' share of HBM, then the scan at a quarter of the
+        bf16 peak; no table of such kernels bounds it.
+        """
+        moved = sum(count * shape.io_bytes_per_token for count, shape in layers) * m
+        flop = sum(count * shape.flop_per_token for count, shape in layers) * m
+        work = flop / (_SCAN_EFFICIENCY * self.chip.peak("bf16"))
+        kernels = float(sum(count for count, _ in layers))
+        return elementwise_time(self.chip, self.streaming, moved, kernels) + KernelTime(compute=work, compute_demand=work)
 
     def table(self, m: NDArray[np.int64]) -> dict[str, KernelTime]:
         """Return ``parts`` at each padded token count in ``m``, on the same lines as ``seconds`` [s].
@@ -150,7 +208,9 @@ class TokenTimes:
             self._cells.setdefault(cell + i, (float(start[i]), float(slope[i])))
 
 
-def token_times(device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan) -> TokenTimes:
+def token_times(
+    device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan, routing: Routing
+) -> TokenTimes:
     """Bind a lowered model to a device's lanes and an engine's step parameters."""
     occurrences: Counter[LinearShape] = Counter()
     for layer in plan.layers:
@@ -163,11 +223,59 @@ def token_times(device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelP
         efficiency=engine.engine_gemm_efficiency,
         matrices=matrix_groups(device, engine.lane, occurrences),
         streaming=ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb),
+        experts=expert_groups(device, engine.lane, plan, routing),
         allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane))
         if plan.group > 1
         else None,
         exact_up_to=max(engine.capture_sizes, default=0),
     )
+
+
+def expert_groups(device: StepDevice, lane: str, plan: ModelPlan, routing: Routing) -> tuple[ExpertGroup, ...]:
+    """Bind a model's mixture-of-experts layers to the device's lanes."""
+    return tuple(
+        ExpertGroup(
+            count=layer.count,
+            params=moe_params(device, lane, layer.moe),
+            work=MoEWork(
+                hidden=layer.moe.hidden,
+                intermediate=layer.moe.intermediate / layer.moe.tensor_parallel,
+                n_experts=layer.moe.n_experts,
+                top_k=layer.moe.top_k,
+                gated=layer.moe.gated,
+                weight_bytes=layer.moe.precision.weight_bytes,
+                input_bytes=layer.moe.precision.input_bytes,
+                dtype=layer.moe.precision.compute,
+            ),
+            ranks=layer.moe.expert_parallel,
+            routing=routing,
+            expert_bytes=layer.moe.expert_bytes,
+        )
+        for layer in plan.layers
+        if layer.moe is not None
+    )
+
+
+def moe_params(device: StepDevice, lane: str, moe: MoEShape) -> MoEParams:
+    """Return the device's expert lane for a precision and a way of spreading the experts.
+
+    Approximation: where the device has no expert lane of that precision, its bf16 lane at that precision's peak and
+    widths; a lane of experts is known to differ by kernel more than by precision.
+    """
+    name = f"_{moe.precision.name}" if moe.precision.name else ""
+    if moe.expert_parallel > 1 and name:
+        own = _lane_or_none(device, f"moe{name}", f"{lane}_ep")
+        if own is not None:
+            return MoEParams.from_lane(own)
+    own = _lane_or_none(device, f"moe{name}", lane)
+    return MoEParams.from_lane(own if own is not None else device.lane("moe", lane))
+
+
+def _lane_or_none(device: StepDevice, family: str, lane: str) -> LaneLike | None:
+    try:
+        return device.lane(family, lane)
+    except CatalogError:
+        return None
 
 
 def matrix_groups(
@@ -196,9 +304,8 @@ def linear_params(device: StepDevice, lane: str, precision: Precision) -> Linear
     widths = GemmWidths(precision.weight_bytes, precision.input_bytes, precision.output_bytes)
     if not precision.name:
         return LinearParams.from_lane(device.lane("gemm", lane), precision.compute, widths)
-    try:
-        own = device.lane(f"linear_{precision.name}", lane)
-    except CatalogError:
+    own = _lane_or_none(device, f"linear_{precision.name}", lane)
+    if own is None:
         return _derived(device.lane("gemm", lane), precision, widths)
     return LinearParams.from_lane(own, precision.compute, widths)
 

@@ -33,7 +33,9 @@ class DecodeParams:
     l2f, l2b : share of L2 that keeps KV between warm repeats, its rate over HBM's [-]
     gp : rows that a query group is padded to [-]; bounds how much a group of queries per KV head saves
     cr : rewriting of partial results per split, over the query and output bytes [-]
+    x : further passes over queries and outputs (MLA) [-]
     key_block : keys per step of the inner loop [tokens]
+    split : whether the kernel splits the KV of a sequence over thread blocks (a lane fact)
     """
 
     t0: float
@@ -50,11 +52,13 @@ class DecodeParams:
     cr: float
     l2f: float = 0.0
     l2b: float = 1.0
+    x: float = 0.0
     key_block: int = 128
+    split: bool = True
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> DecodeParams:
-        """Read the parameters of a device's ``decode_attention`` lane."""
+        """Read the parameters of a device's ``decode_attention`` or ``mla_decode`` lane."""
         p = lane.params
         return cls(
             t0=p["t0_us"] * MICRO,
@@ -71,6 +75,9 @@ class DecodeParams:
             cr=p["cr"],
             l2f=p.get("l2f", 0.0),
             l2b=p.get("l2b", 1.0),
+            x=p.get("x", 0.0),
+            key_block=64 if "hm" in p else 128,
+            split=p.get("split", 1.0) > 0.5,
         )
 
 
@@ -86,6 +93,7 @@ class DecodeShape:
     flop_per_key : matrix work per key of a sequence as executed, padding included [FLOP]
     serial_scale : factor on the latency of a key block (head size relative to 128) [-]
     dtype : compute dtype
+    score_bytes_per_key : naive attention: score matrix to and from HBM, per key of a sequence [B]
     """
 
     units_per_sequence: int
@@ -94,6 +102,7 @@ class DecodeShape:
     flop_per_key: float
     serial_scale: float
     dtype: str = "bf16"
+    score_bytes_per_key: float = 0.0
 
 
 def decode_shape(
@@ -118,8 +127,39 @@ def decode_shape(
     )
 
 
+SCORE_BYTES = 12.0
+"""Six passes of two bytes over every element of a score matrix in HBM [B]."""
 OFFSET_GRID = 64.0
 """Query and output bytes are expressed in keys, rounded to so many parts, so that adding them to a context is exact."""
+
+
+def mla_decode_shape(
+    params: DecodeParams, lane: LaneLike, n_heads: int, latent: int, value: int, entry_bytes: float, dtype: str = "bf16"
+) -> DecodeShape:
+    """Return the shape of absorbed latent attention: one cached vector a token, shared by all heads of the rank.
+
+    Parameters
+    ----------
+    params, lane : an ``mla_decode`` lane; ``hm`` heads share a pass, each further pass rereads ``rr`` of the cache
+    n_heads : query heads of the rank
+    latent, value : widths of the cached vector and of a head's output (576 and 512 for DeepSeek) [elements]
+    entry_bytes : cached bytes of one token [B]
+    dtype : compute dtype
+    """
+    tiles = math.ceil(n_heads / lane.params["hm"])
+    return DecodeShape(
+        units_per_sequence=tiles,
+        kv_bytes_per_key=entry_bytes * (1.0 + (tiles - 1) * lane.params["rr"]),
+        io_bytes_per_sequence=2.0 * n_heads * (latent + value),
+        flop_per_key=2.0 * max(n_heads, params.gp) * (latent + value),
+        serial_scale=1.0,
+        dtype=dtype,
+    )
+
+
+def with_scores(shape: DecodeShape, n_heads: int) -> DecodeShape:
+    """Return the shape with naive attention's six passes over 16-bit scores: out, mask and softmax both ways, in."""
+    return replace(shape, score_bytes_per_key=SCORE_BYTES * n_heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +175,8 @@ class DecodeTerms:
     ----------
     q, slope, offset, constant : as in the formula [-, s/key, keys, keys^q]
     memory_slope, memory_fixed, compute_slope, serial : ``T_m = memory_slope x + memory_fixed``, ``T_c``, ``T_s`` [s]
-    split_latency, split_memory : second pass of a KV split, outside the smooth maximum [s]
+    split_latency, split_memory : second pass of a KV split (and of MLA's outputs), outside the smooth maximum [s]
+    kv_share : share of ``memory_slope`` that is cached keys and values; naive attention has scores beside them [-]
     t0 : fixed time of the call [s]
     held : share of compute units that have a block [-]
     """
@@ -152,6 +193,7 @@ class DecodeTerms:
     split_memory: float = 0.0
     t0: float = 0.0
     held: float = 1.0
+    kv_share: float = 1.0
 
     @property
     def extra(self) -> float:
@@ -173,7 +215,7 @@ class DecodeTerms:
             self.q, memory, x * self.compute_slope, self.serial + 0.0 * memory
         )
         body = self.body(x)
-        of_kv = x * self.memory_slope / memory
+        of_kv = x * self.memory_slope * self.kv_share / memory
         return KernelTime(
             hbm_kv=body * in_memory * of_kv,
             hbm_activations=body * in_memory * (1.0 - of_kv) + self.split_memory,
@@ -210,7 +252,6 @@ def decode_terms(
     longest: int,
     *,
     resident: float = 0.0,
-    split: bool = True,
 ) -> DecodeTerms:
     """Return the terms for ``batch`` sequences of which the longest has ``longest`` keys.
 
@@ -219,13 +260,12 @@ def decode_terms(
     Parameters
     ----------
     resident : share of the KV that is still in L2 (``warm_share``); 0 in a serving step [-]
-    split : whether the kernel splits the KV of a sequence over thread blocks (a lane fact)
     """
     p = params
     key_blocks = -(-longest // p.key_block)
     slots = p.occ * chip.units
     units = batch * shape.units_per_sequence
-    splits = max(1, min(math.floor(slots / units), key_blocks)) if split else 1
+    splits = max(1, min(math.floor(slots / units), key_blocks)) if p.split else 1
     w = units * splits / slots
     soft = (1.0 - p.wq) * w + p.wq * math.ceil(w)
     loss = ((1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)) / w if w >= 1.0 else 1.0
@@ -236,15 +276,17 @@ def decode_terms(
     io = batch * shape.io_bytes_per_sequence
     terms = _terms(
         p.q,
-        memory_slope=shape.kv_bytes_per_key * memory,
+        memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=io * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)) * loss,
         serial=max(1.0, soft) * (p.tcta + -(-key_blocks // splits) * p.tb * shape.serial_scale),
     )
     return replace(
         terms,
+        kv_share=shape.kv_bytes_per_key / (shape.kv_bytes_per_key + shape.score_bytes_per_key),
         split_latency=p.ts if splits > 1 else 0.0,
-        split_memory=p.cr * io * splits / (p.eb * chip.bandwidth) if splits > 1 else 0.0,
+        split_memory=p.x * io / chip.bandwidth
+        + (p.cr * io * splits / (p.eb * chip.bandwidth) if splits > 1 else 0.0),
         t0=p.t0,
         held=min(w, 1.0),
     )
@@ -259,7 +301,7 @@ def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: int
     memory = 1.0 / (p.eb * chip.bandwidth)
     terms = _terms(
         16.0,
-        memory_slope=shape.kv_bytes_per_key * memory,
+        memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=batch * shape.io_bytes_per_sequence * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)),
         serial=0.0,

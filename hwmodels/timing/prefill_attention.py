@@ -21,6 +21,7 @@ from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value, pn, power_sha
 _TILE = 128
 _KEYS = 128.0
 """A tile walks over whole blocks of keys: at least one."""
+_ABSORBED_ABOVE = 700.0
 _SMALLEST_TILE = 16
 _KEYS_ON_CHIP = 64
 _REFERENCE_UNITS = 132
@@ -72,6 +73,7 @@ class PrefillParams:
             k0=p.get("k0", 0.0),
             eb=p.get("eb", g["eb"]),
             q=p.get("q", 1.0),
+            io=p.get("x", 1.0),
         )
 
 
@@ -88,6 +90,7 @@ class PrefillShape:
     window : keys a query can see; 0 is all of them [tokens]
     packed : rows of a tile may come from different heads of one KV head (GQA packing)
     dtype : compute dtype
+    score_bytes_per_pair : naive attention: score matrix to and from HBM, per query and key [B]
     """
 
     n_heads: int
@@ -98,6 +101,7 @@ class PrefillShape:
     window: int = 0
     packed: bool = True
     dtype: str = "bf16"
+    score_bytes_per_pair: float = 0.0
 
 
 def prefill_shape(
@@ -118,6 +122,32 @@ def prefill_shape(
         kv_bytes_per_key=(head_dim + v_dim) * n_kv_heads * kv_width,
         io_bytes_per_token=(head_dim + v_dim) * (2.0 * n_heads + (2.0 + kv_width) * n_kv_heads),
         window=window,
+        dtype=dtype,
+    )
+
+
+def mla_prefill_shape(
+    lane: LaneLike, n_heads: int, expanded_dim: int, latent_dim: int, entry_bytes: float, dtype: str = "bf16"
+) -> PrefillShape:
+    """Return the shape of latent attention's prefill: expanded to full heads, or absorbed, as the lane's ``d`` says.
+
+    Parameters
+    ----------
+    lane : an ``mla_prefill`` lane; ``d`` is the key plus value width it was timed with (320 expanded, 1088 absorbed)
+    n_heads : query heads of the rank
+    expanded_dim, latent_dim : key plus value width of a head, expanded and absorbed [elements]
+    entry_bytes : cached bytes of one token [B]
+    dtype : compute dtype
+    """
+    absorbed = lane.params.get("d", 0.0) > _ABSORBED_ABOVE
+    width = latent_dim if absorbed else expanded_dim
+    return PrefillShape(
+        n_heads=n_heads,
+        n_kv_heads=1 if absorbed else n_heads,
+        flop_per_key_row=2.0 * width,
+        kv_bytes_per_key=entry_bytes if absorbed else 2.0 * width * n_heads,
+        io_bytes_per_token=2.0 * width * n_heads,
+        packed=absorbed,
         dtype=dtype,
     )
 
@@ -152,7 +182,7 @@ class PrefillForm:
         p, shape, tile = self.params, self.shape, self.tile
         heads, kv_heads, window = shape.n_heads, shape.n_kv_heads, shape.window
         group = heads / kv_heads
-        tiles = work = keys_read = rows = last = 0.0
+        tiles = work = keys_read = rows = last = pairs = 0.0
         for new, cached in chunks:
             n_tiles = -(-new // tile) * heads
             if shape.packed:
@@ -166,6 +196,7 @@ class PrefillForm:
             work += n_tiles * mean
             keys_read += span
             rows += new
+            pairs += new * (cached + new)
             last = max(last, most)
         if not tiles:
             return 0.0
@@ -174,6 +205,8 @@ class PrefillForm:
         fixed = p.k0 * self.per_key + p.tt
         tile_time = max(waves * (work / tiles * self.per_key + fixed), last * self.per_key + fixed)
         t_memory = keys_read * shape.kv_bytes_per_key * self.seconds_per_byte + rows * self.io_seconds
+        if shape.score_bytes_per_pair:
+            t_memory += pairs * shape.score_bytes_per_pair * self.seconds_per_byte
         return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q)
 
     def time(self, chunks: Sequence[tuple[int, int]]) -> KernelTime:
@@ -213,6 +246,9 @@ class PrefillForm:
         of_fixed = np.where(alone > shared, 1.0, waves) * fixed / tile_time
         t_kv = np.add.reduceat(span, starts) * shape.kv_bytes_per_key * self.seconds_per_byte
         t_io = np.add.reduceat(new, starts) * self.io_seconds
+        if shape.score_bytes_per_pair:
+            pairs = np.add.reduceat(new * (cached + new), starts)
+            t_io = t_io + pairs * shape.score_bytes_per_pair * self.seconds_per_byte
         body = pn(tile_time, t_kv + t_io, p.q)
         on_tiles, in_memory = power_shares(p.q, tile_time, t_kv + t_io)
         of_kv = t_kv / (t_kv + t_io)

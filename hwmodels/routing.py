@@ -1,0 +1,228 @@
+"""Which experts a batch of tokens visits: the routing that decides a mixture-of-experts layer's time.
+
+A layer waits for its busiest rank, so what counts is that rank's touched experts, its rows, and its rows rounded up to
+whole tiles. Kernel tables were timed with a pattern, not with an expectation: the pattern is an object, the same for
+calibration and simulation, and its answers are deterministic and cached by (tokens, experts, top-k, ranks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import MemboundError, unknown
+
+ROW_TILES = (16, 32, 64, 128)
+"""Row tiles that the experts' kernels choose from."""
+_DRAWS = 4
+_SEQUENCE = 2048
+"""Real-traffic routings draw one sequence of so many tokens; more tokens repeat its shares."""
+
+Counts = NDArray[np.float64]
+
+
+class RoutingError(MemboundError):
+    """A routing that is unknown or not built."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingStats:
+    """What the busiest rank of one layer has to do; averages over draws, hence not whole numbers.
+
+    Attributes
+    ----------
+    active : experts with at least one row
+    rows : rows of all its experts
+    tiles : whole row tiles, for each entry of ``ROW_TILES``
+    """
+
+    active: float
+    rows: float
+    tiles: tuple[float, ...]
+
+
+class Routing(Protocol):
+    """How tokens choose experts."""
+
+    def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+        """Return the busiest rank's statistics for a layer whose experts are dealt out over ``ranks``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedStride:
+    """Deterministic spread (the tables' ``balanced``): token i picks experts ``(i + j ceil(E/k)) mod E``."""
+
+    def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+        """Return the statistics of rank 0, which holds the first ``n_experts / ranks`` experts."""
+        return _balanced(tokens, n_experts, top_k, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """Expert counts drawn from a truncated power law with exponent ``a`` (the tables' ``power_law_a``)."""
+
+    a: float = 1.2
+
+    def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+        """Return the statistics of the hottest rank, averaged over five draws."""
+        return _power_law(self.a, tokens, n_experts, top_k, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Zipf:
+    """Real traffic: popularity of the r-th expert falls as ``r^-s``, in random order; top-k without replacement.
+
+    s = 0.8 (30 % prior) was chosen on serving runs of two models; s = 0 is uniform choice.
+    """
+
+    s: float = 0.8
+
+    def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+        """Return the statistics of the busiest rank, averaged over four draws.
+
+        The first T tokens of one drawn sequence stand for a batch of T, so that touched experts and rows never fall
+        when a batch grows.
+        """
+        return _zipf(self.s, tokens, n_experts, top_k, ranks)
+
+
+def routing_of(kind: str, **parameters: float) -> Routing:
+    """Return a routing by the name a scenario uses: ``zipf``, ``uniform``, ``balanced_stride``, ``power_law``.
+
+    Raises
+    ------
+    RoutingError
+        Unknown name, or ``trace``, which is not built.
+
+    Examples
+    --------
+    >>> routing_of("zipf", s=0.8)
+    Zipf(s=0.8)
+    """
+    makers: dict[str, Callable[[], Routing]] = {
+        "zipf": lambda: Zipf(parameters.get("s", 0.8)),
+        "uniform": lambda: Zipf(0.0),
+        "balanced_stride": BalancedStride,
+        "power_law": lambda: PowerLaw(parameters.get("a", 1.2)),
+    }
+    if kind == "trace":
+        raise RoutingError("workload.expert_routing.kind 'trace' is not built yet; allowed: " + ", ".join(makers))
+    if kind not in makers:
+        raise RoutingError(unknown("expert routing", kind, makers, "workload.expert_routing"))
+    return makers[kind]()
+
+
+def busiest(counts: Counts, ranks: int) -> RoutingStats:
+    """Return the statistics of the rank with most rows; rank r holds the r-th slice of the experts.
+
+    Parameters
+    ----------
+    counts : rows of every expert, shape (experts,)
+    ranks : ranks the experts are dealt out over
+    """
+    held = -(-len(counts) // ranks)
+    padded = np.zeros(held * ranks)
+    padded[: len(counts)] = counts
+    by_rank = padded.reshape(ranks, held)
+    return _stats(by_rank[int(np.argmax(by_rank.sum(axis=1)))])
+
+
+def _stats(counts: Counts) -> RoutingStats:
+    return RoutingStats(
+        active=float(np.count_nonzero(counts)),
+        rows=float(counts.sum()),
+        tiles=tuple(float(np.ceil(counts / tile).sum()) for tile in ROW_TILES),
+    )
+
+
+def _mean(stats: list[RoutingStats]) -> RoutingStats:
+    n = len(stats)
+    return RoutingStats(
+        active=sum(s.active for s in stats) / n,
+        rows=sum(s.rows for s in stats) / n,
+        tiles=tuple(sum(s.tiles[i] for s in stats) / n for i in range(len(ROW_TILES))),
+    )
+
+
+@lru_cache(maxsize=65536)
+def _balanced(tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+    stride = -(-n_experts // top_k)
+    first = np.arange(tokens, dtype=np.int64)
+    if tokens < stride:
+        first = first * stride // tokens  # few tokens are spread evenly over the experts
+    picks = (first[:, None] + np.arange(top_k) * stride) % n_experts
+    counts = np.bincount(picks.ravel(), minlength=n_experts).astype(np.float64)
+    return _stats(counts[: -(-n_experts // ranks)])
+
+
+@lru_cache(maxsize=65536)
+def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+    """Emulate the collector of the public tables: draw counts, scale to T k, cap at T, deal out what rounding lost."""
+    total = tokens * top_k
+    low, high = (1.0, max(0.8 * tokens, 1.0 + 1e-9)) if total > n_experts else (0.01, 2.0)
+    found: list[RoutingStats] = []
+    for draw in range(5):
+        u = _uniform(draw, n_experts)
+        if abs(a - 1.0) < 1e-9:
+            weights = low * (high / low) ** u
+        else:
+            weights = (low ** (1.0 - a) + u * (high ** (1.0 - a) - low ** (1.0 - a))) ** (1.0 / (1.0 - a))
+        counts = np.minimum(np.floor(weights / weights.sum() * total), tokens)
+        _deal_out(counts, int(total - counts.sum()), tokens, ranks)
+        found.append(busiest(counts, ranks))
+    return _mean(found)
+
+
+def _deal_out(counts: Counts, surplus: int, tokens: int, ranks: int) -> None:
+    """Give surplus rows one by one, rank after rank, to the least loaded expert of the rank (in place)."""
+    held = -(-len(counts) // ranks)
+    slices = [counts[r * held : (r + 1) * held] for r in range(ranks)]
+    while surplus > 0:
+        before = surplus
+        for part in slices:
+            if surplus and len(part):
+                least = int(np.argmin(part))
+                if part[least] < tokens:
+                    part[least] += 1.0
+                    surplus -= 1
+        if surplus == before:
+            return
+
+
+@lru_cache(maxsize=65536)
+def _zipf(s: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+    if tokens <= 0:
+        return RoutingStats(0.0, 0.0, (0.0,) * len(ROW_TILES))
+    found: list[RoutingStats] = []
+    for picks in _sequences(s, n_experts, top_k):
+        counts = np.bincount(picks[:tokens].ravel(), minlength=n_experts).astype(np.float64)
+        if tokens > len(picks):
+            counts = np.rint(counts * (tokens / len(picks)))
+        found.append(busiest(counts, ranks))
+    return _mean(found)
+
+
+@lru_cache(maxsize=64)
+def _sequences(s: float, n_experts: int, top_k: int) -> tuple[NDArray[np.int64], ...]:
+    """Draw the expert choices of a sequence of tokens, a few times: int64 (tokens, top_k) each (Gumbel top-k)."""
+    found: list[NDArray[np.int64]] = []
+    for draw in range(_DRAWS):
+        rng = np.random.Generator(np.random.Philox(key=draw))
+        popularity = -s * np.log(np.arange(1, n_experts + 1))
+        logits = popularity[rng.permutation(n_experts)]
+        scores = logits + rng.gumbel(size=(_SEQUENCE, n_experts))
+        found.append(np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k] if top_k < n_experts else
+                     np.tile(np.arange(n_experts), (_SEQUENCE, 1)))
+    return tuple(found)
+
+
+def _uniform(draw: int, n: int) -> Counts:
+    return np.random.Generator(np.random.Philox(key=draw)).random(n)
+
+
