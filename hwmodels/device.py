@@ -221,7 +221,15 @@ def _variant(base: DeviceProfile, changes: Mapping[str, object]) -> DeviceProfil
     if not changes:
         return base
     datasheet = changed_datasheet(base.datasheet, changes, base.id)
-    return base.model_copy(update={"datasheet": datasheet, "whatif": True})
+    update: dict[str, object] = {"datasheet": datasheet, "whatif": True}
+    if datasheet.link != base.datasheet.link:
+        update["fitted"] = {family: _without_tables(lanes) for family, lanes in base.fitted.items()}
+    return base.model_copy(update=update)
+
+
+def _without_tables(lanes: Mapping[str, FittedLane]) -> dict[str, FittedLane]:
+    """Drop tables measured on another link; the form scales with the link, a table does not."""
+    return {name: lane.model_copy(update={"table": None}) for name, lane in lanes.items()}
 
 
 def _relative(device: DeviceProfile) -> DeviceProfile | None:

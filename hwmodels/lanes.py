@@ -17,7 +17,7 @@ Level = Literal["measured", "bridged", "prior", "transferred_same_arch", "transf
 
 
 class FittedParameter(BaseModel):
-    """One number of a lane: estimate, standard error in the same unit, and the run that gave it (else the lane's)."""
+    """One number of a lane: estimate, standard error in the same unit, and run (default: the lane's)."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
