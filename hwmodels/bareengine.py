@@ -43,10 +43,14 @@ class BareEngine:
     def resolve_defaults(self, device: DeviceProfile) -> BareDefaults:
         """Return the server defaults of that version on a device.
 
-        Cards of 70 GiB and more that are no A100 take larger batches (vLLM ``engine/arg_utils.py``).
+        Cards of 70 GiB and more that are no A100 take larger batches in V1; V0 had one size of batch, and of
+        chunk where it chunked (vLLM ``engine/arg_utils.py``).
         """
+        rules = memory_rules(self.version)
+        share = rules.gpu_memory_utilization
+        if self.engine == "vllm" and rules.scheduler == "v0":
+            return BareDefaults(256, 512 if rules.version < (0, 7, 0) else 2048, share)
         large = device.usable_bytes >= 70 * GIB and "a100" not in device.id
-        share = memory_rules(self.version).gpu_memory_utilization
         return BareDefaults(1024, 8192, share) if large else BareDefaults(256, 2048, share)
 
 

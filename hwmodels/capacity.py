@@ -15,11 +15,12 @@ from .device import DeviceProfile
 from .errors import CapacityError
 from .kvcaches import kv_dtype
 from .kvlayout import KVLayout
+from .lowering import Parallelism, ParallelismLike
 from .memorylog import PrintedMemory
 from .memoryrules import MemoryRules
 from .nofit import in_gib
 from .otherpools import sglang_pool, tensorrt_llm_pool
-from .pool import KVPool, ParallelismLike, PoolSettings, Ranks, Source
+from .pool import KVPool, PoolSettings, Source
 from .spec import Attention, ModelSpec, MultiHeadLatentAttention
 from .vllmpool import VllmCase
 from .weightformat import stored_format
@@ -73,13 +74,13 @@ def kv_pool(
     return _vllm_pool(device, engine, model, ranks, resolved, rules)
 
 
-def _ranks(parallelism: ParallelismLike | None) -> Ranks:
+def _ranks(parallelism: ParallelismLike | None) -> Parallelism:
     if parallelism is None:
-        return Ranks()
-    return Ranks(
-        parallelism.tensor_parallel_size,
-        parallelism.pipeline_parallel_size,
-        bool(parallelism.expert_parallel),
+        return Parallelism()
+    return Parallelism(
+        tensor_parallel_size=parallelism.tensor_parallel_size,
+        pipeline_parallel_size=parallelism.pipeline_parallel_size,
+        expert_parallel=parallelism.expert_parallel,
     )
 
 
@@ -176,7 +177,7 @@ def _vllm_pool(
     device: DeviceProfile,
     engine: EngineLike,
     model: ModelSpec,
-    ranks: Ranks,
+    ranks: Parallelism,
     settings: PoolSettings,
     rules: MemoryRules,
 ) -> KVPool:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
-from .pool import GIB, PoolSettings, Ranks, Term
+from .lowering import Parallelism
+from .pool import GIB, PoolSettings, Term
 
 HIGHEST_UTILIZATION = 0.98
 """Above it the CUDA context and the graphs have no room on any card."""
@@ -28,11 +29,11 @@ def sum_of_terms(terms: Sequence[Term]) -> str:
     return f"{parts} = {in_gib(sum(term.bytes for term in terms))} GiB"
 
 
-Fits = Callable[[PoolSettings, Ranks], int]
+Fits = Callable[[PoolSettings, Parallelism], int]
 
 
 def advice(
-    spare: Fits, settings: PoolSettings, ranks: Ranks, heads: Sequence[int], total: int, budget: int
+    spare: Fits, settings: PoolSettings, ranks: Parallelism, heads: Sequence[int], total: int, budget: int
 ) -> str:
     """Name the changes that would make it fit, each on its own: the largest setting that does.
 
@@ -48,7 +49,7 @@ def advice(
 
 
 def _candidates(
-    spare: Fits, settings: PoolSettings, ranks: Ranks, heads: Sequence[int], total: int, budget: int
+    spare: Fits, settings: PoolSettings, ranks: Parallelism, heads: Sequence[int], total: int, budget: int
 ) -> Iterator[str]:
     needed = ceil((budget - spare(settings, ranks)) / total * 100) / 100
     if needed <= HIGHEST_UTILIZATION:

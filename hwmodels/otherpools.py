@@ -11,10 +11,11 @@ from .device import DeviceProfile
 from .errors import CapacityError
 from .kvcaches import kv_dtype
 from .kvlayout import KVLayout, kv_layout
+from .lowering import Parallelism
 from .memorylog import PrintedMemory
 from .memoryrules import CONTEXT_GIB, GIB, NCCL_GIB, NON_TORCH_GIB
 from .nofit import in_gib, sum_of_terms
-from .pool import KVPool, PoolSettings, PoolStage, Ranks, Source, Term
+from .pool import KVPool, PoolSettings, PoolStage, Source, Term
 from .spec import ModelSpec
 from .stages import stage_layers
 from .vllmpool import is_wide
@@ -44,7 +45,7 @@ def sglang_limits(total_bytes: int, tensor_parallel_size: int) -> tuple[int, int
     return 16384, 512
 
 
-def sglang_fraction(total_bytes: int, ranks: Ranks, chunk: int, graph_batch: int) -> float:
+def sglang_fraction(total_bytes: int, ranks: Parallelism, chunk: int, graph_batch: int) -> float:
     """Return SGLang's default mem_fraction_static [-] (0.5.6, ``server_args.py``).
 
     Parameters
@@ -65,7 +66,7 @@ def sglang_pool(
     device: DeviceProfile,
     engine: EngineLike,
     model: ModelSpec,
-    ranks: Ranks,
+    ranks: Parallelism,
     resolved: PoolSettings,
     given: PoolSettings,
 ) -> KVPool:
@@ -100,7 +101,7 @@ def tensorrt_llm_pool(
     device: DeviceProfile,
     engine: EngineLike,
     model: ModelSpec,
-    ranks: Ranks,
+    ranks: Parallelism,
     resolved: PoolSettings,
     given: PoolSettings,
 ) -> KVPool:
@@ -150,7 +151,7 @@ def free_fraction_blocks(
     return int(free_bytes * fraction / (bytes_per_token * block_tokens))
 
 
-def _communicators(device: DeviceProfile, ranks: Ranks) -> int:
+def _communicators(device: DeviceProfile, ranks: Parallelism) -> int:
     """Bytes of the communicators of a tensor-parallel group, as seen under vLLM [B]."""
     if ranks.tensor_parallel_size == 1:
         return 0
@@ -172,7 +173,7 @@ def _compose(
     device: DeviceProfile,
     engine: EngineLike,
     model: ModelSpec,
-    ranks: Ranks,
+    ranks: Parallelism,
     settings: PoolSettings,
     total: int,
     budget: int,

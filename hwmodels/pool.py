@@ -4,43 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from .kvlayout import KVLayout
+from .lowering import Parallelism
 from .memorylog import PrintedMemory
 from .weights import WeightShard
 
 GIB = 1 << 30
 
 Source = Literal["printed", "formula", "constant", "setting"]
-
-
-class ParallelismLike(Protocol):
-    """Ranks of one replica; the scenario's section has these names."""
-
-    @property
-    def tensor_parallel_size(self) -> int:
-        """Ranks that cut every layer."""
-        ...
-
-    @property
-    def pipeline_parallel_size(self) -> int:
-        """Stages."""
-        ...
-
-    @property
-    def expert_parallel(self) -> bool:
-        """Whether experts are dealt out whole."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """A plain ``ParallelismLike``."""
-
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    expert_parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +29,8 @@ class PoolSettings:
     kv_cache_dtype : ``auto``, ``fp8``, ...
     weights : format of the weights, ``auto`` as stored
     enforce_eager : no CUDA graphs
-    enable_chunked_prefill : without it, V0 profiles a forward pass of max_model_len tokens
+    enable_chunked_prefill : without it, V0 profiles a forward pass of max_model_len tokens; None: it chunks
+        beyond 32,768 only
     num_gpu_blocks_override, kv_cache_memory_bytes : the pool itself, in blocks or in bytes
     pipeline_partition : layers on each stage
     decode_context_parallel_size : ranks that share the tokens of one sequence
@@ -75,7 +49,7 @@ class PoolSettings:
     kv_cache_dtype: str | None = "auto"
     weights: str | None = None
     enforce_eager: bool = False
-    enable_chunked_prefill: bool = True
+    enable_chunked_prefill: bool | None = None
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     pipeline_partition: Sequence[int] | None = None
@@ -156,7 +130,7 @@ class KVPool:
     device: str
     engine: str
     model: str
-    parallelism: Ranks
+    parallelism: Parallelism
     total_bytes: int
     budget_bytes: int
     gpu_memory_utilization: float

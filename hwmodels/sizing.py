@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from .bareengine import EngineLike
 from .capacity import kv_pool
 from .device import DeviceProfile
-from .pool import KVPool, ParallelismLike, PoolSettings
+from .lowering import ParallelismLike
+from .pool import KVPool, PoolSettings
 from .spec import ModelSpec
 
 RESERVE = ("non_torch", "nccl", "context", "graphs", "reserve")

@@ -9,14 +9,17 @@ from .activations import forward_bytes, sampler_bytes
 from .device import DeviceProfile
 from .errors import CapacityError
 from .kvlayout import KVLayout, kv_layout
+from .lowering import Parallelism
 from .memorylog import PrintedMemory
 from .memoryrules import CONTEXT_GIB, GIB, GRAPH_GIB, MemoryRules
 from .nofit import advice, in_gib, sum_of_terms
-from .pool import PoolSettings, PoolStage, Ranks, Source, Term
+from .pool import PoolSettings, PoolStage, Source, Term
 from .spec import Attention, ModelSpec, MoEFFN, MultiHeadLatentAttention
 from .stages import stage_layers
 from .weights import WeightShard, weight_shards
 
+V0_CHUNKS_BEYOND = 32_768
+"""Longest max_model_len for which V0 did not chunk prompts by itself [tokens]."""
 PRINTED_UNCERTAINTY = int(0.01 * GIB)
 """A printed size has two decimals [B]."""
 EAGER_GIB = 0.4
@@ -39,7 +42,7 @@ class VllmCase:
         share = settings.gpu_memory_utilization
         return ceil(self.total_bytes * (self.rules.gpu_memory_utilization if share is None else share))
 
-    def layout(self, settings: PoolSettings, ranks: Ranks) -> KVLayout:
+    def layout(self, settings: PoolSettings, ranks: Parallelism) -> KVLayout:
         """How KV is packed under these settings."""
         return kv_layout(
             self.model,
@@ -59,7 +62,7 @@ class VllmCase:
         chunked = any(isinstance(mixer, Attention) and mixer.chunked for _, mixer in self.model.mixers())
         return self.rules.hybrid and (self.rules.hybrid_chunked or not chunked)
 
-    def stages(self, settings: PoolSettings, ranks: Ranks) -> tuple[tuple[PoolStage, ...], KVLayout]:
+    def stages(self, settings: PoolSettings, ranks: Parallelism) -> tuple[tuple[PoolStage, ...], KVLayout]:
         """Divide the memory of each stage's rank; ``settings`` must be resolved."""
         layout = self.layout(settings, ranks)
         shards = weight_shards(
@@ -80,7 +83,7 @@ class VllmCase:
         return tuple(found), layout
 
     def _terms(
-        self, settings: PoolSettings, ranks: Ranks, shard: WeightShard, last: bool
+        self, settings: PoolSettings, ranks: Parallelism, shard: WeightShard, last: bool
     ) -> tuple[Term, ...]:
         printed = settings.printed or PrintedMemory()
         terms = [
@@ -110,10 +113,12 @@ class VllmCase:
             terms.append(_printed_or(printed.graph_bytes, graphs))
         return tuple(terms)
 
-    def _activations(self, settings: PoolSettings, ranks: Ranks, last: bool) -> Term:
+    def _activations(self, settings: PoolSettings, ranks: Parallelism, last: bool) -> Term:
         tokens = settings.max_num_batched_tokens or 1
-        if self.rules.scheduler == "v0" and not settings.enable_chunked_prefill:
-            tokens = settings.max_model_len or tokens
+        length = settings.max_model_len or tokens
+        chunked = settings.enable_chunked_prefill
+        if self.rules.scheduler == "v0" and not (length > V0_CHUNKS_BEYOND if chunked is None else chunked):
+            tokens = length
         forward = forward_bytes(
             self.model, tokens, ranks.tensor_parallel_size, expert_parallel=ranks.expert_parallel
         )
@@ -126,13 +131,13 @@ class VllmCase:
             )
         return Term("activations", forward, "formula", f"forward pass of {tokens:,} tokens")
 
-    def spare(self, settings: PoolSettings, ranks: Ranks) -> int:
+    def spare(self, settings: PoolSettings, ranks: Parallelism) -> int:
         """Bytes left on the tightest rank after one block that a request can have [B]."""
         stages, _ = self.stages(settings, ranks)
         needed = self.rules.null_blocks + 1
         return min(stage.pool_bytes - needed * stage.bytes_per_block for stage in stages)
 
-    def refuse(self, settings: PoolSettings, ranks: Ranks) -> CapacityError:
+    def refuse(self, settings: PoolSettings, ranks: Parallelism) -> CapacityError:
         """Compose the error of a model that does not fit."""
         stages, _ = self.stages(settings, ranks)
         worst = min(stages, key=lambda stage: stage.pool_bytes)

@@ -13,10 +13,11 @@ from membound.hwmodels.capacity import fit_reserve, kv_pool
 from membound.hwmodels.device import list_devices, load_device
 from membound.hwmodels.engine import list_engines, load_engine
 from membound.hwmodels.errors import CapacityError
+from membound.hwmodels.lowering import Parallelism
 from membound.hwmodels.memorylog import PrintedMemory, parse_log
 from membound.hwmodels.memoryrules import memory_rules
 from membound.hwmodels.model import list_models, load_model
-from membound.hwmodels.pool import KVPool, PoolSettings, Ranks
+from membound.hwmodels.pool import KVPool, PoolSettings
 from membound.hwmodels.sizing import size_report
 
 GIB = 2**30
@@ -42,7 +43,7 @@ def pool(
     **given,
 ) -> KVPool:
     return kv_pool(
-        load_device(device), vllm(version), load_model(model), Ranks(tp, pp), PoolSettings(**given)
+        load_device(device), vllm(version), load_model(model), Parallelism(tp, pp), PoolSettings(**given)
     )
 
 
@@ -188,9 +189,15 @@ def test_eager_engines_take_nothing_for_graphs() -> None:
 
 
 def test_v0_profiles_a_whole_prompt_unless_it_chunks() -> None:
-    chunked = pool("0.7.3", max_num_batched_tokens=2048, max_model_len=32_768)
+    chunked = pool("0.7.3", max_num_batched_tokens=2048, max_model_len=32_768, enable_chunked_prefill=True)
     whole = pool("0.7.3", max_num_batched_tokens=2048, max_model_len=32_768, enable_chunked_prefill=False)
     assert whole.term_bytes("activations") == 16 * chunked.term_bytes("activations")
+
+
+def test_v0_chunks_by_itself_only_beyond_32k() -> None:
+    short, long = (pool("0.7.3", max_model_len=n).term_bytes("activations") for n in (32_768, 32_769))
+    assert short == 16 * long
+    assert vllm("0.6.4").resolve_defaults(H100).max_num_batched_tokens == 512
 
 
 def test_v0_splits_the_pool_over_the_stages_of_a_pipeline() -> None:
@@ -611,7 +618,9 @@ def test_tokens_of_a_hybrid_log_turn_into_blocks_by_the_version() -> None:
 
 
 def test_the_size_report_has_the_keys_other_programs_rely_on() -> None:
-    report = size_report(H100, load_engine("vllm-0.24"), LLAMA, Ranks(2, 2), PoolSettings(max_model_len=8192))
+    report = size_report(
+        H100, load_engine("vllm-0.24"), LLAMA, Parallelism(2, 2), PoolSettings(max_model_len=8192)
+    )
     found = report.to_json()
     assert {"memory", "per_request_kv", "shards", "largest_max_model_len"} <= set(found)
     memory = found["memory"]

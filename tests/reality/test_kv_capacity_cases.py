@@ -16,10 +16,11 @@ from membound.hwmodels.bareengine import BareEngine
 from membound.hwmodels.capacity import kv_pool, max_concurrency, pool_tokens
 from membound.hwmodels.device import load_device
 from membound.hwmodels.kvlayout import kv_layout
+from membound.hwmodels.lowering import Parallelism
 from membound.hwmodels.memorylog import PrintedMemory, parse_log
 from membound.hwmodels.model import load_model
 from membound.hwmodels.otherpools import free_fraction_blocks
-from membound.hwmodels.pool import KVPool, PoolSettings, Ranks
+from membound.hwmodels.pool import KVPool, PoolSettings
 from membound.hwmodels.spec import Attention, LayerGroup, ModelSpec
 
 GIB = 2**30
@@ -53,7 +54,11 @@ TYPED: dict[str, dict[str, Any]] = {
 
 
 def given_pool(
-    model: ModelSpec | str, version: str, device: str = "h100_sxm", ranks: Ranks | None = None, **given: Any
+    model: ModelSpec | str,
+    version: str,
+    device: str = "h100_sxm",
+    ranks: Parallelism | None = None,
+    **given: Any,
 ) -> KVPool:
     spec = load_model(model) if isinstance(model, str) else model
     return kv_pool(load_device(device), BareEngine("vllm", version), spec, ranks, PoolSettings(**given))
@@ -114,16 +119,20 @@ def test_kv06_one_token_on_four_ranks_under_two_engines() -> None:
     assert log.kv_tokens * 48_128 / 2 / GIB == pytest.approx(8.23, rel=1e-3)
     assert log.kv_bytes == pytest.approx(log.kv_tokens * 48_128, rel=1e-3)
     printed = parse_log("Available KV cache memory: 8.11 GiB")
-    found = given_pool("qwen3-235b-a22b-fp8", "0.9.2", ranks=Ranks(4), printed=printed)
+    found = given_pool("qwen3-235b-a22b-fp8", "0.9.2", ranks=Parallelism(4), printed=printed)
     assert found.kv_capacity_tokens == pytest.approx(178_880, rel=0.015)
 
 
 def test_kv06_both_engines_are_predicted_without_their_logs() -> None:
     """Not promised by the case: no printed figure goes in. Experts: the range is 2 GiB of 8."""
     model, device = load_model("qwen3-235b-a22b-fp8"), load_device("h100_sxm")
-    vllm = kv_pool(device, BareEngine("vllm", "0.9.2"), model, Ranks(4))
+    vllm = kv_pool(device, BareEngine("vllm", "0.9.2"), model, Parallelism(4))
     sglang = kv_pool(
-        device, BareEngine("sglang", "0.5.6"), model, Ranks(4), PoolSettings(gpu_memory_utilization=0.93)
+        device,
+        BareEngine("sglang", "0.5.6"),
+        model,
+        Parallelism(4),
+        PoolSettings(gpu_memory_utilization=0.93),
     )
     assert vllm.kv_capacity_tokens == pytest.approx(178_880, rel=0.03)
     assert sglang.kv_capacity_tokens == pytest.approx(367_404, rel=0.03)
@@ -185,7 +194,7 @@ def test_kv13_the_old_engine_split_the_pool_over_its_stages() -> None:
     found = given_pool(
         "llama-3.1-8b",
         "0.5.3",
-        ranks=Ranks(1, 2),
+        ranks=Parallelism(1, 2),
         printed=PrintedMemory(num_gpu_blocks=1650),
         max_model_len=24_000,
     )
@@ -297,7 +306,7 @@ def test_served_runs_are_predicted_within_the_promise_and_the_stated_range(
     error: float,
 ) -> None:  # fmt: skip
     found = given_pool(
-        model, version, device, Ranks(tp),
+        model, version, device, Parallelism(tp),
         max_num_seqs=seqs, max_num_batched_tokens=tokens, gpu_memory_utilization=share,
     )  # fmt: skip
     low, high = found.blocks_range
