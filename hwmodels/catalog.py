@@ -105,11 +105,11 @@ def read_yaml(path: Path, kind: str) -> dict[str, object]:
     CatalogError : unreadable, not YAML (with line and column), or not a mapping
     """
     try:
-        data: object = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        data = cast("object", yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader))
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogError(f"{kind} file {str(path)!r} cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark = cast("yaml.Mark | None", getattr(error, "problem_mark", None))
         at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "syntax error"
         raise CatalogError(f"{kind} file {str(path)!r} is not YAML{at}: {problem}") from error
