@@ -52,6 +52,7 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     Examples
     --------
     >>> from membound.hwmodels.model import load_model
+    >>> from membound.hwmodels.params import parameter_count
     >>> parameter_count(load_model("llama-3.1-8b")).total
     8030261248
     """

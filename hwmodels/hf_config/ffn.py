@@ -19,12 +19,12 @@ def is_moe_layer(config: Config, layers: int) -> list[bool]:
     """Which layers hold routed experts."""
     if not config.count("num_experts", 0):
         return [False] * layers
-    if isinstance(config.get("moe_layer_freq"), list):
+    if isinstance(config.get("moe_layer_freq"), list) and config.items("moe_layer_freq"):
         return [bool(flag) for flag in config.per_layer("moe_layer_freq", layers)]
-    if isinstance(config.get("mlp_layer_types"), list):
+    if config.items("mlp_layer_types"):
         return [kind == "sparse" for kind in config.per_layer("mlp_layer_types", layers)]
     if config.items("moe_layers"):
-        chosen = config.indices("moe_layers")
+        chosen = set(config.counts("moe_layers"))
         return [i in chosen for i in range(layers)]
     if config.has("moe_layers_enum"):  # Step-3.5: numbers in one word
         chosen = {
@@ -32,7 +32,7 @@ def is_moe_layer(config: Config, layers: int) -> list[bool]:
         }
         return [i in chosen for i in range(layers)]
     dense_first = config.count("first_k_dense_replace", 0)
-    only_dense = config.indices("mlp_only_layers")
+    only_dense = config.counts("mlp_only_layers")
     step = config.size("decoder_sparse_step", config.size("interleave_moe_layer_step", 1))
     period = config.size("moe_layer_freq", 1)
     return [

@@ -91,7 +91,8 @@ def gemma3n_layers(config: Config, traits: Traits) -> list[Layer]:
     hidden, count = config.size("hidden_size"), config.size("num_hidden_layers")
     shape = heads_of(config, "gemma3n")
     streams, rank = config.size("altup_num_inputs", 4), config.size("laurel_rank", 64)
-    widths = config.get("intermediate_size")
+    listed = isinstance(config.get("intermediate_size"), list)
+    widths = config.counts("intermediate_size", count) if listed else []
     extra = (
         *per_layer_linears(config),
         Linear("laurel_left", rank, hidden, "replicated"),
@@ -101,8 +102,7 @@ def gemma3n_layers(config: Config, traits: Traits) -> list[Layer]:
     altup = streams * streams + streams**3 + 2 * hidden  # correction, prediction, router norm, output scale
     layers: list[Layer] = []
     for i, (window, _) in enumerate(windows_of(config, traits, count)):
-        listed = config.per_layer("intermediate_size", count) if isinstance(widths, list) else []
-        width = int(str(listed[i])) if listed else config.size("intermediate_size")
+        width = widths[i] if widths else config.size("intermediate_size")
         # Unlike Gemma 4, the checkpoint keeps the unused key and value matrices of layers that share KV.
         attention = softmax_attention(hidden, *shape, window=window)
         if i >= shared_from(config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import cast, final
 
@@ -96,8 +97,8 @@ class Config:
         value = self.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, value, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(key, value, "a finite number")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -127,12 +128,13 @@ class Config:
             raise self._wrong(key, value, "a list")
         return cast("list[object]", value)
 
-    def indices(self, key: str) -> set[int]:
-        """Return a list of layer numbers as a set; empty where the key is absent."""
-        values = self.items(key)
-        if not all(isinstance(value, int) for value in values):
-            raise self._wrong(key, values, "a list of layer numbers")
-        return {value for value in values if isinstance(value, int)}
+    def counts(self, key: str, layers: int = 0) -> list[int]:
+        """Return a list of whole numbers, one for each of ``layers`` where that is given; empty if absent."""
+        values = self.per_layer(key, layers) if layers else self.items(key)
+        numbers = [value for value in values if isinstance(value, int) and value >= 0]
+        if len(numbers) != len(values):
+            raise self._wrong(key, values, "a list of whole numbers, 0 or more")
+        return numbers
 
     def per_layer(self, key: str, layers: int) -> list[object]:
         """Return a list with (at least) one entry for each layer; empty where the key is absent."""

@@ -100,12 +100,12 @@ def small_params(attention: Attention, traits: Traits, config: Config) -> int:
 def mixers_of(config: Config, traits: Traits, family: str) -> list[tuple[Mixer, int]]:
     """Return (mixer, its parameters outside matrices) of every layer."""
     layers = config.size("num_hidden_layers")
-    if config.has("compress_ratios"):
-        ratios = [int(str(ratio)) for ratio in config.per_layer("compress_ratios", layers)]
+    if config.items("compress_ratios"):
+        ratios = config.counts("compress_ratios", layers)
         return [compressed_attention(config, ratio) for ratio in ratios]
     if config.has("kv_lora_rank"):
         return [latent_attention(config)] * layers
-    if config.has("hybrid_layer_pattern"):
+    if config.items("hybrid_layer_pattern"):
         return _mimo(config, traits, layers)
     attention = _grouped(config, traits, family, layers)
     if not config.has("linear_num_value_heads"):

@@ -58,8 +58,8 @@ def read_quantization(section: Config) -> WeightQuantization:
             section.note(f"quant_algo {algorithm!r} read as FP8")
         return WeightQuantization(method, weights, activations, section.count("group_size", group), kv)
     if method in ("fp8", "fbgemm_fp8"):
-        block = section.items("weight_block_size")
-        return WeightQuantization(method, "fp8", "fp8", int(str(block[-1])) if block else 0, kv)
+        block = section.counts("weight_block_size")
+        return WeightQuantization(method, "fp8", "fp8", block[-1] if block else 0, kv)
     if method == "mxfp4":
         return WeightQuantization(method, "mxfp4", "bf16", 32, kv)
     if method in ("gptq", "awq", "gptq_marlin", "awq_marlin", "auto-round"):

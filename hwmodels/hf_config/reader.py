@@ -19,6 +19,9 @@ from .quantization import Kind, left_alone, mark, read_quantization
 from .traits import FAMILIES, LLAMA, Traits, family_of
 from .vision import vision_params
 
+MOST_LAYERS = 10_000
+"""More layers than any model has: a config beyond it is damaged."""
+
 
 def load_json(path: Path) -> Mapping[str, object]:
     """Parse a config file; ``Infinity`` and ``NaN`` are accepted, as published files hold them."""
@@ -86,6 +89,9 @@ def _build(whole: Config, name: str) -> ModelSpec:
     family, traits = _family(whole, config)
     if config is not whole and family == "llama" and not config.has("hidden_size"):
         config = _llama_defaults(config)
+    count = config.size("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise ModelConfigError(f"{config.where}: num_hidden_layers is {count}; allowed: 1 to {MOST_LAYERS}")
     quantization, alone = _quantization(whole, config, family)
     layers, order = group_layers(mark(layer, alone) for layer in layers_of(config, traits, family))
     hidden = config.size("hidden_size")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from membound.hwmodels.errors import ModelConfigError
 from membound.hwmodels.hf_config import read_config
 
@@ -69,3 +71,29 @@ def test_a_file_that_is_no_config_is_one_line(tmp_path: Path, content: str) -> N
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelConfigError, match=r"gone\.json: cannot be read"):
         read_config(tmp_path / "gone.json")
+
+
+JUNK = st.sampled_from([None, 0, -1, 1.5, 10**30, True, "x", [], [1, "a"], {}, float("nan"), float("inf")])
+HYBRID = LLAMA | {
+    "model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32, "partial_rotary_factor": 0.25,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+@given(key=st.sampled_from(sorted(HYBRID)), value=JUNK)
+@settings(deadline=None)
+def test_a_damaged_value_is_read_or_refused_in_one_line(key: str, value: object) -> None:
+    said, layers = "", 0
+    try:
+        layers = read_config(HYBRID | {key: value}).n_layers
+    except ModelConfigError as error:
+        said = str(error)
+    assert layers > 0 or (said and "\n" not in said)
+
+
+def test_more_layers_than_any_model_has_are_refused_at_once() -> None:
+    with pytest.raises(ModelConfigError, match="num_hidden_layers is 1000000000; allowed: 1 to 10000"):
+        read_config(LLAMA | {"num_hidden_layers": 10**9})
