@@ -1,14 +1,15 @@
-"""Where the time of steps went, and what work they did: after the fact, in bulk, for any number of steps at once.
+"""Where the time of steps went and what work they did: after the fact, in bulk.
 
 The simulator's hot path asks only for durations. This module works out, for rows of equal steps, each step's
-nanoseconds by cause (summing exactly to the duration it is given), its FLOP and bytes, and how long the device's
-resources were busy.
+nanoseconds by cause (summing exactly to the duration it is given), its FLOP and bytes, and how long the
+device's resources were busy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +28,13 @@ _TERM_FIELDS = tuple(DecodeTerms.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """Rows of steps: each row is one step, or a run of decode steps in which every context grows by one a step.
+    """Rows of steps: one step each, or a run of decode steps in which every context grows by one.
 
     Attributes
     ----------
     steps : steps of each row, int64 (rows,)
-    n_decode, context_sum, longest, sampled : of the row's first step, as in ``StepModel.step_ns``, int64 (rows,)
+    n_decode, context_sum, longest, sampled : of the row's first step, as in ``StepModel.step_ns``, int64
+        (rows,)
     prefill_starts : index of each row's first chunk, int64 (rows + 1,)
     prefill_new, prefill_cached : chunks of all rows, int64 (chunks,) [tokens]
     duration_ns : duration of every step, int64 (sum of steps,) [ns]
@@ -57,12 +59,14 @@ class StepAccount:
 
     Attributes
     ----------
-    causes_ns : int64 (steps, causes) in the order of ``STEP_CAUSES``; a row sums exactly to the step's duration [ns]
+    causes_ns : int64 (steps, causes) in the order of ``STEP_CAUSES``; a row sums exactly to the step's
+        duration [ns]
     flop : work of the tokens that were asked for, by compute dtype, padding left out [FLOP]
     useful_flop_seconds : that work over the peak of its dtype [s]
-    weight_bytes, kv_bytes : necessary HBM bytes: weights once, cached keys and values read once, new ones written [B]
-    kernel_busy_s, sm_active_s, tensor_active_s, dram_active_s : time any kernel runs; compute units held over all;
-        matrix work as executed over its peak; memory interface at its reachable rate [s]
+    weight_bytes, kv_bytes : necessary HBM bytes: weights once, cached keys and values read once, new ones
+        written [B]
+    kernel_busy_s, sm_active_s, tensor_active_s, dram_active_s : time any kernel runs; compute units held over
+        all; matrix work as executed over its peak; memory interface at its reachable rate [s]
     """
 
     causes_ns: Int64Array
@@ -147,14 +151,14 @@ class _Rows:
         return cls(of_step, nth, chunks, new_tokens, with_chunks)
 
 
-def _spread(value: Value, rows: _Rows) -> Array:
+def _spread(value: Value | NDArray[np.floating[Any]], rows: _Rows) -> Array:
     """Give every step the value of its row."""
     per_row = np.broadcast_to(np.asarray(value, dtype=np.float64), rows.chunks.shape)
     return per_row[rows.of_step]
 
 
 def _row_time(model: StepModel, columns: StepColumns, rows: _Rows) -> KernelTime:
-    """Return the time that is the same in all steps of a row: token part, head, sampler, prefill attention [s]."""
+    """Return what is the same in all steps of a row: token part, head, sampler, prefill attention [s]."""
     padded = model.padded(columns.n_decode + rows.new_tokens)
     counts, where = np.unique(padded, return_inverse=True)
     total = KernelTime()
@@ -186,7 +190,7 @@ def _scatter(value: Value, rows: _Rows) -> Array:
 def _decode_time(
     model: StepModel, kind: AttentionKind, columns: StepColumns, rows: _Rows
 ) -> tuple[KernelTime, Array]:
-    """Return the time of one kind of decode attention in every step [s], and the keys its queries see [tokens]."""
+    """Return one kind of decode attention in every step [s], and the keys its queries see [tokens]."""
     sums, longest = _visible(kind, columns, rows)
     batch = columns.n_decode[rows.of_step]
     decoding = batch > 0
@@ -241,7 +245,7 @@ def _visible(kind: AttentionKind, columns: StepColumns, rows: _Rows) -> tuple[Ar
 
 
 def _gather(terms: Sequence[DecodeTerms], where: Int64Array) -> DecodeTerms:
-    """Return decode terms whose fields are arrays over steps (``q`` is one number for all); without fixed time."""
+    """Return decode terms whose fields, but for ``q``, are arrays over steps; without fixed time."""
     fields = {name: np.array([getattr(term, name) for term in terms])[where] for name in _TERM_FIELDS}
     fields["q"] = terms[0].q  # pyright: ignore[reportArgumentType]
     fields["t0"] = 0.0  # pyright: ignore[reportArgumentType]

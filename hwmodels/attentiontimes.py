@@ -1,4 +1,4 @@
-"""Attention of a model's layers, one kind (shape and window) at a time: decode runs, mixed steps, both by cause."""
+"""Attention of a model's layers, one kind (shape and window) at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from .timing.decode_attention import (
     with_scores,
 )
 from .timing.form import Chip
-from .timing.prefill_attention import PrefillForm, PrefillParams, mla_prefill_shape, prefill_form, prefill_shape
+from .timing.prefill_attention import (
+    PrefillForm,
+    PrefillParams,
+    mla_prefill_shape,
+    prefill_form,
+    prefill_shape,
+)
 
 
 @dataclass(slots=True)
@@ -99,8 +105,8 @@ class AttentionKind:
     def _seen(self, batch: int, context_sum: int, contexts: Sequence[int] | None) -> NDArray[np.int64]:
         """Return the contexts as an array.
 
-        Approximation: a caller that does not know them gets equal ones, which overstates what short windows see by
-        the spread of the lengths around the window; engines pass them (``needs_contexts``).
+        Approximation: a caller that does not know them gets equal ones, which overstates what short windows
+        see by the spread of the lengths around the window; engines pass them (``needs_contexts``).
         """
         if contexts is not None:
             return np.asarray(contexts, dtype=np.int64)
@@ -181,7 +187,7 @@ def _latent(
 
 
 def _naive(kind: AttentionKind, engine: StepEngine) -> AttentionKind:
-    """Return the kind with the score matrix in HBM: the same matrix work, six passes over scores, three launches."""
+    """Return the kind with its score matrix in HBM: six passes over scores, three more launches."""
     launches = 3.0 * engine.elementwise_t0_s
     scored = replace(kind.prefill.shape, score_bytes_per_pair=SCORE_BYTES * kind.shape.n_heads)
     params = replace(kind.prefill.params, t0=kind.prefill.params.t0 + launches)

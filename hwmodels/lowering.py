@@ -1,8 +1,8 @@
 """The one place that counts FLOP and bytes: from a model to the kernels of its layers, on one rank.
 
 ``lower_model`` says once what every layer does per token (matrices, streaming kernels, attention, experts,
-all-reduces), sharded over the tensor-parallel group. Time tables, attribution, utilisation and the kernel list of a
-step all read that plan.
+all-reduces), sharded over the tensor-parallel group. Time tables, attribution, utilisation and the kernel
+list of a step all read that plan.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class AttentionShape:
     n_heads, n_kv_heads : heads of the rank
     head_dim, v_head_dim : widths of a key and of a value as attention sees them [elements]
     kv_width : bytes per cached element [B]
-    kv_bytes_per_token : bytes that one token adds to this layer's cache on this rank [B]; 0 where it adds none
+    kv_bytes_per_token : bytes that one token adds to this layer's cache on this rank [B]; 0 where it adds
+        none
     prefill_dim : MLA: summed key and value width of a head where keys and values are expanded [elements]
     window : keys that a query can see; 0 means all [tokens]
     chunked : the window is a chunk of the sequence, not the latest tokens
@@ -208,7 +209,7 @@ class ModelPlan:
 
     @property
     def flop_per_token(self) -> dict[str, float]:
-        """Work of one token outside attention and the head, by compute dtype; of experts, an even share [FLOP]."""
+        """Work of one token outside attention and head, by dtype; of experts, an even share [FLOP]."""
         found: dict[str, float] = {}
         for count, matrices in ((1, self.outside), *((layer.count, layer.linears) for layer in self.layers)):
             for matrix in matrices:
@@ -226,7 +227,9 @@ class ModelPlan:
     @property
     def state_bytes(self) -> float:
         """Recurrent states of one sequence on this rank [B]."""
-        return sum(layer.count * layer.recurrent.state_bytes for layer in self.layers if layer.recurrent is not None)
+        return sum(
+            layer.count * layer.recurrent.state_bytes for layer in self.layers if layer.recurrent is not None
+        )
 
     @property
     def dense_weight_bytes(self) -> float:
@@ -250,8 +253,8 @@ def lower_model(model: ModelSpec, parallelism: ParallelismLike, quantization: Qu
     tp = parallelism.tensor_parallel_size
     if parallelism.pipeline_parallel_size > 1:
         raise UnsupportedError(
-            f"parallelism.pipeline_parallel_size is {parallelism.pipeline_parallel_size}; the step model times 1 "
-            "(pipeline stages are not built yet); use tensor_parallel_size"
+            f"parallelism.pipeline_parallel_size is {parallelism.pipeline_parallel_size}; allowed: 1 "
+            "(the step model has no pipeline stages yet; use tensor_parallel_size)"
         )
     heads = [
         mixer.n_heads
@@ -260,7 +263,8 @@ def lower_model(model: ModelSpec, parallelism: ParallelismLike, quantization: Qu
     ]
     if heads and tp > min(heads):
         raise UnsupportedError(
-            f"parallelism.tensor_parallel_size is {tp}; {model.id} has {min(heads)} attention heads; allowed: at most that"
+            f"parallelism.tensor_parallel_size is {tp}; allowed: at most {min(heads)}, "
+            f"the attention heads of {model.id}"
         )
     plain = plain_precision(model)
     covered = linear_precision(model, quantization)
@@ -327,8 +331,8 @@ class _Lowering:
                 v_head_dim=mixer.kv_lora_rank,
                 kv_width=self.kv_width,
                 kv_bytes_per_token=self._latent_bytes(mixer),
-                # Approximation: a sparse indexer lets a query see its best ``index_topk`` entries; the reading of
-                # the indexer's own keys (about a fifth of the latent's bytes) and the gather are not timed.
+                # Approximation: a sparse indexer lets a query see its best ``index_topk`` entries; reading
+                # the indexer's own keys (a fifth of the latent's bytes) and the gather are not timed.
                 window=mixer.index_topk * max(mixer.compress_ratio, 1) or self._latent_window(mixer),
                 dtype=dtype,
                 prefill_dim=mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim,
@@ -356,7 +360,8 @@ class _Lowering:
     def _latent_bytes(self, mixer: MultiHeadLatentAttention) -> float:
         """Return what one token adds to the latent cache; every rank holds all of it [B].
 
-        Approximation: of a layer that compresses beyond a window, the window's own entries (128 tokens) are left out.
+        Approximation: of a layer that compresses beyond a window, the window's own entries (128 tokens) are
+        left out.
         """
         dtype = kv_dtype(self.model, self.quantization.kv_cache)
         caches = layer_caches(mixer, dtype, self.model.dtype, self.tp)

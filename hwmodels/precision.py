@@ -1,4 +1,4 @@
-"""What a linear layer's numbers look like on the chip: widths in memory, compute dtype, and the lane that timed it."""
+"""How a linear layer's numbers are held and multiplied, and which lane timed it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def plain_precision(model: ModelSpec) -> Precision:
 def linear_precision(model: ModelSpec, quantization: QuantizationLike) -> Precision:
     """Return the precision of the matrices that a quantisation covers.
 
-    Weights of 4 or 8 bits whose activations stay in 16 bit are weight-only: they are read narrow and multiplied wide.
+    Weights of 4 or 8 bits whose activations stay in 16 bit are weight-only: they are read narrow and
+    multiplied wide.
 
     Raises
     ------

@@ -1,8 +1,9 @@
 """Which experts a batch of tokens visits: the routing that decides a mixture-of-experts layer's time.
 
-A layer waits for its busiest rank, so what counts is that rank's touched experts, its rows, and its rows rounded up to
-whole tiles. Kernel tables were timed with a pattern, not with an expectation: the pattern is an object, the same for
-calibration and simulation, and its answers are deterministic and cached by (tokens, experts, top-k, ranks).
+A layer waits for its busiest rank, so what counts is that rank's touched experts, its rows, and its rows
+rounded up to whole tiles. Kernel tables were timed with a pattern, not with an expectation: the pattern is an
+object, the same for calibration and simulation, and its answers are deterministic and cached by (tokens,
+experts, top-k, ranks).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class PowerLaw:
 
 @dataclass(frozen=True, slots=True)
 class Zipf:
-    """Real traffic: popularity of the r-th expert falls as ``r^-s``, in random order; top-k without replacement.
+    """Real traffic: popularity of the r-th expert falls as ``r^-s``; top-k without replacement.
 
     s = 0.8 (30 % prior) was chosen on serving runs of two models; s = 0 is uniform choice.
     """
@@ -86,14 +87,14 @@ class Zipf:
     def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
         """Return the statistics of the busiest rank, averaged over four draws.
 
-        The first T tokens of one drawn sequence stand for a batch of T, so that touched experts and rows never fall
-        when a batch grows.
+        The first T tokens of one drawn sequence stand for a batch of T, so that touched experts and rows
+        never fall when a batch grows.
         """
         return _zipf(self.s, tokens, n_experts, top_k, ranks)
 
 
 def routing_of(kind: str, **parameters: float) -> Routing:
-    """Return a routing by the name a scenario uses: ``zipf``, ``uniform``, ``balanced_stride``, ``power_law``.
+    """Return a routing by its name: ``zipf``, ``uniform``, ``balanced_stride``, ``power_law``.
 
     Raises
     ------
@@ -112,7 +113,9 @@ def routing_of(kind: str, **parameters: float) -> Routing:
         "power_law": lambda: PowerLaw(parameters.get("a", 1.2)),
     }
     if kind == "trace":
-        raise RoutingError("workload.expert_routing.kind 'trace' is not built yet; allowed: " + ", ".join(makers))
+        raise RoutingError(
+            "workload.expert_routing.kind 'trace' is not built yet; allowed: " + ", ".join(makers)
+        )
     if kind not in makers:
         raise RoutingError(unknown("expert routing", kind, makers, "workload.expert_routing"))
     return makers[kind]()
@@ -163,7 +166,7 @@ def _balanced(tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingSta
 
 @lru_cache(maxsize=65536)
 def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
-    """Emulate the collector of the public tables: draw counts, scale to T k, cap at T, deal out what rounding lost."""
+    """Emulate the tables' collector: draw counts, scale to T k, cap at T, deal out what rounding lost."""
     total = tokens * top_k
     low, high = (1.0, max(0.8 * tokens, 1.0 + 1e-9)) if total > n_experts else (0.01, 2.0)
     found: list[RoutingStats] = []
@@ -210,19 +213,20 @@ def _zipf(s: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> Rout
 
 @lru_cache(maxsize=64)
 def _sequences(s: float, n_experts: int, top_k: int) -> tuple[NDArray[np.int64], ...]:
-    """Draw the expert choices of a sequence of tokens, a few times: int64 (tokens, top_k) each (Gumbel top-k)."""
+    """Draw the experts of a sequence of tokens, a few times (Gumbel top-k): int64 (tokens, top_k)."""
     found: list[NDArray[np.int64]] = []
     for draw in range(_DRAWS):
         rng = np.random.Generator(np.random.Philox(key=draw))
         popularity = -s * np.log(np.arange(1, n_experts + 1))
         logits = popularity[rng.permutation(n_experts)]
         scores = logits + rng.gumbel(size=(_SEQUENCE, n_experts))
-        found.append(np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k] if top_k < n_experts else
-                     np.tile(np.arange(n_experts), (_SEQUENCE, 1)))
+        found.append(
+            np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k]
+            if top_k < n_experts
+            else np.tile(np.arange(n_experts), (_SEQUENCE, 1))
+        )
     return tuple(found)
 
 
 def _uniform(draw: int, n: int) -> Counts:
     return np.random.Generator(np.random.Philox(key=draw)).random(n)
-
-

@@ -1,8 +1,8 @@
 """How long one engine step takes: the only place where kernels, launch gaps and host time become a step.
 
-``t = L (gemms(m_pad) + elementwise(m_pad) + attention(batch)) + 2 L allreduce(2 m H) + head(rows_pad) + sampler(rows)
-+ host_exposed + host_per_seq rows``. A run of k decode steps is one array; a single step is the run of one, so the two
-agree to the nanosecond however a run is cut.
+``t = L (gemms(m_pad) + elementwise(m_pad) + attention(batch)) + 2 L allreduce(2 m H) + head(rows_pad) +
+sampler(rows) + host_exposed + host_per_seq rows``. A run of k decode steps is one array; a single step is the
+run of one, so the two agree to the nanosecond however a run is cut.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class StepModel:
         Parameters
         ----------
         n_decode : sequences with one scheduled token
-        context_sum, longest : keys they read, the new token included: all together, and by the longest [tokens]
+        context_sum, longest : keys they read, the new token included: all together, and by the longest
+            [tokens]
         prefill : (new tokens, tokens cached before) of every other scheduled sequence [tokens]
         sampled : rows that reach the output head and the sampler
         contexts : keys each sequence reads, where ``needs_contexts`` [tokens]
@@ -125,7 +126,7 @@ class StepModel:
     def decode_run_ns(
         self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
     ) -> NDArray[np.int64]:
-        """Return the durations of consecutive steps of a decode batch, every context growing by one a step [ns].
+        """Return the durations of consecutive decode steps, every context growing by one a step [ns].
 
         Parameters
         ----------
@@ -161,7 +162,7 @@ class StepModel:
         sampled: int,
         contexts: Sequence[int] | None = None,
     ) -> tuple[Phase, ...]:
-        """Return the phases of a step, parameters as in ``step_ns``; their seconds sum to it before rounding [s]."""
+        """Return the phases of a step (parameters as in ``step_ns``); their seconds sum to it, unrounded."""
         m = padded(self._capture, n_decode + sum(chunk[0] for chunk in prefill))
         parts = self.tokens.table(np.array([m]))
         parts["attention"] = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
@@ -195,7 +196,7 @@ class StepModel:
         return total
 
     def padded(self, m: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what each token count is padded to: the next capture size, itself above the largest [tokens]."""
+        """Return what each token count is padded to: the next capture size; itself above the largest."""
         if not self._capture:
             return m
         sizes = np.array(self._capture, dtype=np.int64)
@@ -203,7 +204,7 @@ class StepModel:
         return np.where(m <= sizes[-1], found, m)
 
     def rows_time(self, sampled: NDArray[np.int64]) -> KernelTime:
-        """Return the time of output head and sampler for each number of rows, shape (n,), split by cause [s]."""
+        """Return the time of output head and sampler for each number of rows, split by cause [s]."""
         rows = self.padded(sampled).astype(np.float64)
         head = self._head.time(self.chip, np.maximum(rows, 1.0), self.engine.engine_gemm_efficiency)
         sampler = elementwise_time(
@@ -226,7 +227,7 @@ class StepModel:
         return np.where(longest_chunk > engine.mixed_decode_threshold_tokens, engine.mixed_decode_factor, 1.0)
 
     def weight_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the weights that a step of each number of tokens has to read on one rank [B]; of experts, the touched."""
+        """Return the weights that steps of so many tokens read on one rank; of experts, the touched [B]."""
         counts, where = np.unique(tokens, return_inverse=True)
         total = np.full(len(counts), self.plan.dense_weight_bytes)
         for group in self.tokens.experts:
@@ -236,10 +237,11 @@ class StepModel:
     def _piece(
         self, kind: AttentionKind, batch: int, blocks: int, ramp: NDArray[np.float64], total: int
     ) -> NDArray[np.int64]:
-        """Return the durations of decode steps whose longest sequence spans the same number of key blocks [ns].
+        """Return the durations of decode steps whose longest sequence keeps its number of key blocks [ns].
 
-        ``DecodeTerms.body`` in place, with constants as 0-d arrays (half the cost of Python floats here). Adding
-        ``total`` and the offset to the ramp is exact, so a step's value does not depend on where its run began.
+        ``DecodeTerms.body`` in place, with constants as 0-d arrays (half the cost of Python floats here).
+        Adding ``total`` and the offset to the ramp is exact, so a step's value does not depend on where its
+        run began.
         """
         constants = self._constants.get((batch, blocks))
         if constants is None:
@@ -256,8 +258,14 @@ class StepModel:
     def _piece_constants(self, kind: AttentionKind, batch: int, blocks: int) -> _Constants:
         terms = kind.terms(batch, blocks)
         fixed = (self._base(batch) + kind.count * (terms.t0 + terms.extra)) * NANO
-        rest = (terms.q, terms.constant, 1.0 / terms.q, kind.count * terms.slope * NANO, fixed + 0.5)
-        return terms.offset, *(np.array(value) for value in rest)
+        return (
+            terms.offset,
+            np.array(terms.q),
+            np.array(terms.constant),
+            np.array(1.0 / terms.q),
+            np.array(kind.count * terms.slope * NANO),
+            np.array(fixed + 0.5),
+        )
 
     def _run_of_kinds(
         self, batch: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None
@@ -299,7 +307,7 @@ class StepModel:
                 t0 = max(t0, kind.prefill.params.t0)
                 body += kind.prefill.body(prefill)
             seconds += kind.count * (t0 + body)
-        return seconds
+        return float(seconds)
 
     def _mixed_factor(self, longest_chunk: int) -> float:
         """Return what decode attention costs more beside a chunk of so many tokens [-]."""
@@ -310,7 +318,11 @@ class StepModel:
         """Return a decode step's time without attention [s]."""
         found = self._bases.get(batch)
         if found is None:
-            found = self.tokens.seconds(padded(self._capture, batch)) + self._rows(batch) + self._per_sequence(batch)
+            found = (
+                self.tokens.seconds(padded(self._capture, batch))
+                + self._rows(batch)
+                + self._per_sequence(batch)
+            )
             self._bases[batch] = found
         return found
 

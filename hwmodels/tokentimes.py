@@ -1,5 +1,6 @@
-"""Time of everything in a step that depends only on how many tokens it computes: matrices, streaming kernels, experts,
-all-reduces. Tables are filled as token counts come up.
+"""What in a step depends only on its number of tokens: matrices, streaming kernels, experts, all-reduces.
+
+Tables are filled as token counts come up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .timing.linear import LinearParams, linear_time
 from .timing.moe import MoEParams, MoEWork, moe_time
 
 CELL = 64
-"""Above the capture sizes, times are linear between the ends of cells of so many tokens (the smallest tile)."""
+"""Above the capture sizes, times are linear inside cells of so many tokens, the smallest tile."""
 _CELLS_AT_ONCE = 8
 _SCAN_EFFICIENCY = 0.25
 
@@ -114,9 +115,9 @@ class TokenTimes:
     def seconds(self, m: int) -> float:
         """Return the time of a step's token part at ``m`` (padded) tokens [s].
 
-        Approximation: above ``exact_up_to`` tokens the time is linear inside cells of 64, whose ends are exact: the
-        number of tiles is constant there and only bytes grow (within 0.02 % of the form on H100 and A100 at 512..8192
-        tokens; see the tests).
+        Approximation: above ``exact_up_to`` tokens the time is linear inside cells of 64, whose ends are
+        exact: the number of tiles is constant there and only bytes grow (within 0.02 % of the form on H100
+        and A100 at 512..8192 tokens; see the tests).
         """
         if m <= self.exact_up_to:
             known = self._exact.get(m)
@@ -146,7 +147,9 @@ class TokenTimes:
             found["moe"] = KernelTime()
             for group in self.experts:
                 found["moe"] = found["moe"] + group.time(self.chip, m)
-        recurrent = [(layer.count, layer.recurrent) for layer in self.plan.layers if layer.recurrent is not None]
+        recurrent = [
+            (layer.count, layer.recurrent) for layer in self.plan.layers if layer.recurrent is not None
+        ]
         if recurrent:
             found["recurrent"] = self._recurrent(recurrent, m)
         if self.allreduce is not None:
@@ -158,16 +161,18 @@ class TokenTimes:
         return found
 
     def _recurrent(self, layers: list[tuple[int, RecurrentShape]], m: Array) -> KernelTime:
-        """Return the time of recurrent scans over ``m`` tokens; states are charged by sequence, elsewhere [s].
+        """Return the time of recurrent scans over ``m`` tokens; states are charged by sequence [s].
 
-        Approximation: inputs and outputs at the streaming kernels' share of HBM, then the scan at a quarter of the
-        bf16 peak; no table of such kernels bounds it.
+        Approximation: inputs and outputs at the streaming kernels' share of HBM, then the scan at a quarter
+        of the bf16 peak; no table of such kernels bounds it.
         """
         moved = sum(count * shape.io_bytes_per_token for count, shape in layers) * m
         flop = sum(count * shape.flop_per_token for count, shape in layers) * m
         work = flop / (_SCAN_EFFICIENCY * self.chip.peak("bf16"))
         kernels = float(sum(count for count, _ in layers))
-        return elementwise_time(self.chip, self.streaming, moved, kernels) + KernelTime(compute=work, compute_demand=work)
+        return elementwise_time(self.chip, self.streaming, moved, kernels) + KernelTime(
+            compute=work, compute_demand=work
+        )
 
     def table(self, m: NDArray[np.int64]) -> dict[str, KernelTime]:
         """Return ``parts`` at each padded token count in ``m``, on the same lines as ``seconds`` [s].
@@ -231,7 +236,9 @@ def token_times(
     )
 
 
-def expert_groups(device: StepDevice, lane: str, plan: ModelPlan, routing: Routing) -> tuple[ExpertGroup, ...]:
+def expert_groups(
+    device: StepDevice, lane: str, plan: ModelPlan, routing: Routing
+) -> tuple[ExpertGroup, ...]:
     """Bind a model's mixture-of-experts layers to the device's lanes."""
     return tuple(
         ExpertGroup(
@@ -259,8 +266,8 @@ def expert_groups(device: StepDevice, lane: str, plan: ModelPlan, routing: Routi
 def moe_params(device: StepDevice, lane: str, moe: MoEShape) -> MoEParams:
     """Return the device's expert lane for a precision and a way of spreading the experts.
 
-    Approximation: where the device has no expert lane of that precision, its bf16 lane at that precision's peak and
-    widths; a lane of experts is known to differ by kernel more than by precision.
+    Approximation: where the device has no expert lane of that precision, its bf16 lane at that precision's
+    peak and widths; a lane of experts is known to differ by kernel more than by precision.
     """
     name = f"_{moe.precision.name}" if moe.precision.name else ""
     if moe.expert_parallel > 1 and name:
@@ -297,9 +304,9 @@ def matrix_groups(
 def linear_params(device: StepDevice, lane: str, precision: Precision) -> LinearParams:
     """Return the device's lane for a precision.
 
-    Approximation: where the device has no lane of its own for it, the bf16 GEMM lane at that precision's peak and
-    widths, with the quantise pass of H100's fp8 CUTLASS lane (2.2 us and 0.38 of HBM); a weight-only format keeps 0.9
-    of the compute rate. Measured low-precision lanes differ from such a guess by 10-20 %.
+    Approximation: where the device has no lane of its own for it, the bf16 GEMM lane at that precision's peak
+    and widths, with the quantise pass of H100's fp8 CUTLASS lane (2.2 us and 0.38 of HBM); a weight-only
+    format keeps 0.9 of the compute rate. Measured low-precision lanes differ from such a guess by 10-20 %.
     """
     widths = GemmWidths(precision.weight_bytes, precision.input_bytes, precision.output_bytes)
     if not precision.name:

@@ -1,18 +1,32 @@
 """Time of an all-reduce over the devices of a group: a measured table where there is one, else two regimes.
 
 Small messages are sent to everybody at once, ``a0 + a1 (N-1) + (N-1) Z/(bl W)``; large ones go round a ring,
-``c0 + c1 (N-1) + 2 (N-1)/N Z/(bb W)``, with W the link's bandwidth in one direction. The library takes the faster:
-a smooth minimum of the two.
+``c0 + c1 (N-1) + 2 (N-1)/N Z/(bb W)``, with W the link's bandwidth in one direction. The library takes the
+faster: a smooth minimum of the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 import numpy as np
 
 from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value
+
+
+class SizeTable(Protocol):
+    """A lane's measured table by message size."""
+
+    @property
+    def latency_us(self) -> Mapping[int, object]:
+        """Measured rows by group size."""
+        ...
+
+    def series(self, group: int) -> tuple[Sequence[float], Sequence[float]]:
+        """Return sizes [B] and latencies [us] of one group size, both ascending in size."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +39,8 @@ class AllReduceParams:
     bl : share of the link in the small regime [-]
     c0, c1, bb : the same of the large regime
     q : sharpness of the minimum [-]
-    tables : measured (bytes, seconds) by group size, both ascending; preferred, and extended beyond their ends by
-        the form's own growth
+    tables : measured (bytes, seconds) by group size, both ascending; preferred, and extended beyond their
+        ends by the form's own growth
     """
 
     a0: float
@@ -42,11 +56,12 @@ class AllReduceParams:
     def from_lane(cls, lane: LaneLike) -> AllReduceParams:
         """Read a device's ``allreduce`` lane, with its measured table where it has one."""
         p = lane.params
-        table = getattr(lane, "table", None)
+        table = cast("SizeTable | None", getattr(lane, "table", None))
         tables: dict[int, tuple[Array, Array]] = {}
-        for group in table.latency_us if table is not None else ():
-            sizes, latencies = table.series(group)
-            tables[int(group)] = (np.asarray(sizes, dtype=np.float64), np.asarray(latencies) * MICRO)
+        if table is not None:
+            for group in table.latency_us:
+                sizes, latencies = table.series(group)
+                tables[group] = (np.array(sizes, dtype=np.float64), np.array(latencies) * MICRO)
         return cls(
             a0=p["a0_us"] * MICRO,
             a1=p["a1_us"] * MICRO,
@@ -62,8 +77,8 @@ class AllReduceParams:
 def allreduce_seconds(chip: Chip, params: AllReduceParams, message: Value, group: int) -> Value:
     """Return the time to sum ``message`` bytes over ``group`` devices [s]; 0 for a group of one.
 
-    Inside a measured table, interpolation is linear in log time over log bytes; beyond its ends the form continues
-    from the last measured point by its own ratio.
+    Inside a measured table, interpolation is linear in log time over log bytes; beyond its ends the form
+    continues from the last measured point by its own ratio.
     """
     size = np.maximum(np.asarray(message, dtype=np.float64), 1.0)
     if group <= 1:

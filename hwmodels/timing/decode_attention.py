@@ -1,12 +1,12 @@
 """Time of decode attention: one new token per sequence against its cached keys and values.
 
 Memory time, matrix time (the query group padded to the matrix tile) and the serial time of one thread block
-(fixed part plus a latency per block of keys) meet in a smooth maximum. For a batch of mixed lengths the summed KV
-is in the first two and the longest sequence in the third.
+(fixed part plus a latency per block of keys) meet in a smooth maximum. For a batch of mixed lengths the
+summed KV is in the first two and the longest sequence in the third.
 
 Only the summed context changes from one decode step to the next, so the form is evaluated in two stages:
-``decode_terms`` for a given batch and number of key blocks of the longest sequence, then ``DecodeTerms.body`` for
-any summed context, with the same arithmetic for a number and for an array.
+``decode_terms`` for a given batch and number of key blocks of the longest sequence, then ``DecodeTerms.body``
+for any summed context, with the same arithmetic for a number and for an array.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .form import MICRO, Chip, KernelTime, LaneLike, Value, pn, power_shares
+from .form import MICRO, Chip, KernelTime, LaneLike, Value, power_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class DecodeParams:
 
     Attributes
     ----------
-    t0, tb, ts, tcta : fixed time of a call, latency of one key block at head size 128, extra of a KV split, fixed
-        time of a thread block [s]
+    t0, tb, ts, tcta : fixed time of a call, latency of one key block at head size 128, extra of a KV split,
+        fixed time of a thread block [s]
     eb, ec : shares of HBM bandwidth and of peak [-]
     q : sharpness of the smooth maximum [-]
     occ : thread blocks resident per compute unit [-]
@@ -114,7 +114,7 @@ def decode_shape(
     v_head_dim: int | None = None,
     dtype: str = "bf16",
 ) -> DecodeShape:
-    """Return the shape of grouped-query attention with per-device heads; ``kv_width`` is bytes per KV element."""
+    """Return the shape of grouped-query attention with a rank's heads; ``kv_width`` in bytes per element."""
     v_dim = head_dim if v_head_dim is None else v_head_dim
     group = n_heads / n_kv_heads
     return DecodeShape(
@@ -130,17 +130,24 @@ def decode_shape(
 SCORE_BYTES = 12.0
 """Six passes of two bytes over every element of a score matrix in HBM [B]."""
 OFFSET_GRID = 64.0
-"""Query and output bytes are expressed in keys, rounded to so many parts, so that adding them to a context is exact."""
+"""Query and output bytes count as keys, in so many parts of one, so that adding a context is exact."""
 
 
 def mla_decode_shape(
-    params: DecodeParams, lane: LaneLike, n_heads: int, latent: int, value: int, entry_bytes: float, dtype: str = "bf16"
+    params: DecodeParams,
+    lane: LaneLike,
+    n_heads: int,
+    latent: int,
+    value: int,
+    entry_bytes: float,
+    dtype: str = "bf16",
 ) -> DecodeShape:
-    """Return the shape of absorbed latent attention: one cached vector a token, shared by all heads of the rank.
+    """Return the shape of absorbed latent attention: one cached vector a token, shared by all heads.
 
     Parameters
     ----------
-    params, lane : an ``mla_decode`` lane; ``hm`` heads share a pass, each further pass rereads ``rr`` of the cache
+    params, lane : an ``mla_decode`` lane; ``hm`` heads share a pass, each further pass rereads ``rr`` of the
+        cache
     n_heads : query heads of the rank
     latent, value : widths of the cached vector and of a head's output (576 and 512 for DeepSeek) [elements]
     entry_bytes : cached bytes of one token [B]
@@ -158,25 +165,29 @@ def mla_decode_shape(
 
 
 def with_scores(shape: DecodeShape, n_heads: int) -> DecodeShape:
-    """Return the shape with naive attention's six passes over 16-bit scores: out, mask and softmax both ways, in."""
+    """Return the shape with six passes over 16-bit scores: out, mask and softmax both ways, in."""
     return replace(shape, score_bytes_per_key=SCORE_BYTES * n_heads)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeTerms:
-    """Decode attention of a given batch size and longest sequence, as a function of the summed context x [tokens].
+    """Decode attention of a batch size and longest sequence, as a function of the summed context x.
 
     The smooth maximum of ``T_m``, ``T_c`` and ``T_s`` is ``slope ((x + offset)^q + constant)^(1/q)``.
 
-    Approximation: ``T_m`` grows with x plus query and output bytes, ``T_c`` with x alone; their q-powers are folded
-    into one with the offset that is right to first order (below 1e-4 of the call wherever the two matter; see tests).
+    Approximation: ``T_m`` grows with x plus query and output bytes, ``T_c`` with x alone; their q-powers are
+    folded into one with the offset that is right to first order (below 1e-4 of the call wherever the two
+    matter; see tests).
 
     Attributes
     ----------
     q, slope, offset, constant : as in the formula [-, s/key, keys, keys^q]
-    memory_slope, memory_fixed, compute_slope, serial : ``T_m = memory_slope x + memory_fixed``, ``T_c``, ``T_s`` [s]
-    split_latency, split_memory : second pass of a KV split (and of MLA's outputs), outside the smooth maximum [s]
-    kv_share : share of ``memory_slope`` that is cached keys and values; naive attention has scores beside them [-]
+    memory_slope, memory_fixed, compute_slope, serial : ``T_m = memory_slope x + memory_fixed``, ``T_c``,
+        ``T_s`` [s]
+    split_latency, split_memory : second pass of a KV split (and of MLA's outputs), outside the smooth maximum
+        [s]
+    kv_share : share of ``memory_slope`` that is cached keys and values; naive attention has scores beside
+        them [-]
     t0 : fixed time of the call [s]
     held : share of compute units that have a block [-]
     """
@@ -230,7 +241,7 @@ def _terms(
     q: float, memory_slope: float, memory_fixed: float, compute_slope: float, serial: float
 ) -> DecodeTerms:
     """Fold memory, compute and serial time into the form of ``DecodeTerms``."""
-    slope = pn(memory_slope, compute_slope, q)
+    slope = (memory_slope**q + compute_slope**q) ** (1.0 / q)
     offset = memory_fixed / memory_slope * (memory_slope / slope) ** q
     return DecodeTerms(
         q=q,
@@ -295,8 +306,8 @@ def decode_terms(
 def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: int) -> DecodeTerms:
     """Return the terms of ``t0 + max(FLOP/(ec C), bytes/(eb B))``.
 
-    Approximation: the hard maximum is a smooth one with q = 16 (at most 4.4 % above it, where both are equal), so
-    that the same arithmetic serves every device.
+    Approximation: the hard maximum is a smooth one with q = 16 (at most 4.4 % above it, where both are
+    equal), so that the same arithmetic serves every device.
     """
     memory = 1.0 / (p.eb * chip.bandwidth)
     terms = _terms(
@@ -310,7 +321,7 @@ def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: int
 
 
 def warm_share(chip: Chip, params: DecodeParams, shape: DecodeShape, batch: int, context_sum: int) -> float:
-    """Return the share of KV, queries and outputs that a back-to-back repeat finds in L2 (kernel tables only) [-]."""
+    """Return the share of its bytes that a back-to-back repeat finds in L2 (kernel tables only) [-]."""
     if params.l2f <= 0.0 or chip.l2_bytes <= 0.0:
         return 0.0
     moved = shape.kv_bytes_per_key * context_sum + shape.io_bytes_per_sequence * batch

@@ -1,4 +1,4 @@
-"""Time of kernels that only stream activations: norms, rotary positions, gating, cache writes, embedding, sampler."""
+"""Time of kernels that only stream activations: norms, rotary positions, gating, sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all kernel-time forms share: the chip's datasheet symbols, the smooth maximum, and time split by cause."""
+"""What all kernel-time forms share: datasheet symbols, the smooth maximum, time split by cause."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class KernelTime:
     """Seconds of one kernel (or of many at once, as arrays), split by what they are spent on; all [s].
 
     A smooth maximum has no single winner: its value is divided in the proportion of the q-powers it adds up.
-    ``latency`` holds what neither bandwidth nor peak would shorten: launch-to-launch fixed time, pipeline fill,
-    fixed time per thread block, serial latency of a key block, extra pass of a split.
+    ``latency`` holds what neither bandwidth nor peak would shorten: launch-to-launch fixed time, pipeline
+    fill, fixed time per thread block, serial latency of a key block, extra pass of a split.
 
-    The ``*_demand`` fields are no part of that sum: they say what the kernel takes of each shared resource, in
-    resource-seconds [s]: bytes over the bandwidth it can reach, compute units held x time over all units, link bytes
-    over the link rate. None exceeds the kernel's seconds.
+    The ``*_demand`` fields are no part of that sum: they say what the kernel takes of each shared resource,
+    in resource-seconds [s]: bytes over the bandwidth it can reach, compute units held x time over all units,
+    link bytes over the link rate. None exceeds the kernel's seconds.
     """
 
     hbm_weights: Value = 0.0
@@ -134,7 +134,7 @@ def pn(a: Value, b: Value, q: float) -> Value:
 
 
 def power_shares(q: float, *terms: Value) -> tuple[Value, ...]:
-    """Return the share of each of ``terms`` in their smooth maximum: its q-power over the sum of q-powers [-].
+    """Return the share of each term in their smooth maximum: its q-power over the sum of them [-].
 
     The terms are scaled by the largest first, so that seconds of 1e-9 to the power of 8 do not underflow.
     """
@@ -148,5 +148,5 @@ def power_shares(q: float, *terms: Value) -> tuple[Value, ...]:
 
 
 def soft_waves(w: Value, wq: float) -> Value:
-    """Return the waves that ``w`` = blocks over resident slots take: whole ones with weight ``wq``, at least one."""
+    """Return the waves that ``w`` = blocks over slots take: whole ones with weight ``wq``, at least one."""
     return (1.0 - wq) * np.maximum(w, 1.0) + wq * np.ceil(w)

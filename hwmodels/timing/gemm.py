@@ -1,8 +1,8 @@
 """Time of a matrix multiplication: the best of the library's tiles and k-splits, each a smooth roofline.
 
-For m x n x k with tile u x v and split s: ``t0 + pn(T_c, T_m; q) + [s > 1] ts``. T_c charges whole tiles (with
-weak wave quantisation and k0 columns of pipeline fill), T_m the bytes moved, slowed when too few blocks run to
-keep the memory busy. Everything fitted is dimensionless or a time.
+For m x n x k with tile u x v and split s: ``t0 + pn(T_c, T_m; q) + [s > 1] ts``. T_c charges whole tiles
+(with weak wave quantisation and k0 columns of pipeline fill), T_m the bytes moved, slowed when too few blocks
+run to keep the memory busy. Everything fitted is dimensionless or a time.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def gemm_seconds(
 def _terms(
     chip: Chip, p: GemmParams, m: Array, n: Array, k: Array, moved: Array, rate: float, warm: bool
 ) -> tuple[Array, Array, Array, Array]:
-    """Return (T_c, T_m) [s], bytes of partial sums [B] and blocks per unit, for all tiles and splits (last axis)."""
+    """Return T_c, T_m [s], bytes of partial sums [B] and blocks per unit, by tile and split (last axis)."""
     blocks = np.ceil(m / _U) * np.ceil(n / _V) * _S
     w = blocks / chip.units
     waves = soft_waves(w, p.wq)

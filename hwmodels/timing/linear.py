@@ -1,8 +1,8 @@
 """Time of a linear layer in any precision: a GEMM at its own widths and compute rate, plus a quantise pass.
 
-Formats that compute in low precision (fp8, int8, nvfp4) read activations once more to quantise them, unless the
-engine fuses that pass. Weight-only formats (w8a16, w4a16) shrink the weights and keep bf16 compute with the loss of
-dequantising, so that the gain vanishes, or turns into a loss, at large m.
+Formats that compute in low precision (fp8, int8, nvfp4) read activations once more to quantise them, unless
+the engine fuses that pass. Weight-only formats (w8a16, w4a16) shrink the weights and keep bf16 compute with
+the loss of dequantising, so that the gain vanishes, or turns into a loss, at large m.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .form import MICRO, Array, Chip, KernelTime, LaneLike
-from .gemm import GemmParams, GemmWidths, gemm_time
+from .gemm import BF16_WIDTHS, GemmParams, GemmWidths, gemm_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LinearParams:
     """
 
     gemm: GemmParams
-    widths: GemmWidths = GemmWidths()
+    widths: GemmWidths = BF16_WIDTHS
     dtype: str = "bf16"
     tqz: float = 0.0
     eqz: float = 0.0
@@ -57,7 +57,7 @@ def linear_time(
     warm: bool = False,
     compute_factor: float = 1.0,
 ) -> KernelTime:
-    """Return the time of a linear layer n x k on m tokens, split by cause [s]; parameters as in ``gemm_time``."""
+    """Return the time of a linear layer n x k on m tokens [s]; parameters as in ``gemm_time``."""
     time = gemm_time(
         chip,
         params.gemm,

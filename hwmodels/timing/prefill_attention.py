@@ -1,10 +1,11 @@
-"""Time of prefill attention: chunks of new tokens over their own cached prefix, causal, one kernel for all chunks.
+"""Time of prefill attention: chunks of new tokens over their own cached prefix, one kernel for all.
 
-Query tiles of 128 rows each walk over the keys they may see. A key costs a tile the smooth maximum of matrix work
-and exponentials; a tile also has a fixed time and a fill. The tiles of all chunks share the device, and the last
-causal tile alone is a floor. The bytes moved (queries, outputs, keys and values, and the new ones written to the
-cache, which the timed calls include) come on top of the tile time: with q = 1 the starting values err by 9 % on H100,
-with GEMM's q = 3 by 29 % (28 % too fast at every length below 4k), so q is a parameter of the lane and 1 by default.
+Query tiles of 128 rows each walk over the keys they may see. A key costs a tile the smooth maximum of matrix
+work and exponentials; a tile also has a fixed time and a fill. The tiles of all chunks share the device, and
+the last causal tile alone is a floor. The bytes moved (queries, outputs, keys and values, and the new ones
+written to the cache, which the timed calls include) come on top of the tile time: with q = 1 the starting
+values err by 9 % on H100, with GEMM's q = 3 by 29 % (28 % too fast at every length below 4k), so q is a
+parameter of the lane and 1 by default.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def prefill_shape(
     window: int = 0,
     dtype: str = "bf16",
 ) -> PrefillShape:
-    """Return the shape of (grouped-query) attention with per-device heads; ``kv_width`` is bytes per KV element."""
+    """Return the shape of grouped-query attention with a rank's heads; ``kv_width`` in bytes per element."""
     v_dim = head_dim if v_head_dim is None else v_head_dim
     return PrefillShape(
         n_heads=n_heads,
@@ -129,11 +130,12 @@ def prefill_shape(
 def mla_prefill_shape(
     lane: LaneLike, n_heads: int, expanded_dim: int, latent_dim: int, entry_bytes: float, dtype: str = "bf16"
 ) -> PrefillShape:
-    """Return the shape of latent attention's prefill: expanded to full heads, or absorbed, as the lane's ``d`` says.
+    """Return the shape of latent attention's prefill: expanded or absorbed, as the lane's ``d`` says.
 
     Parameters
     ----------
-    lane : an ``mla_prefill`` lane; ``d`` is the key plus value width it was timed with (320 expanded, 1088 absorbed)
+    lane : an ``mla_prefill`` lane; ``d`` is the key plus value width it was timed with (320 expanded, 1088
+        absorbed)
     n_heads : query heads of the rank
     expanded_dim, latent_dim : key plus value width of a head, expanded and absorbed [elements]
     entry_bytes : cached bytes of one token [B]
@@ -175,9 +177,10 @@ class PrefillForm:
     io_seconds: float
 
     def body(self, chunks: Iterable[tuple[int, int]]) -> float:
-        """Return one kernel's time without ``t0``, for chunks of (new tokens, tokens cached before); 0 for none [s].
+        """Return one kernel's time without ``t0``, for chunks of (new, cached) tokens; 0 for none [s].
 
-        The same sums as ``time_many``, in plain numbers: a step has one or two chunks, where arrays cost ten times more.
+        The same sums as ``time_many``, in plain numbers: a step has one or two chunks, where arrays cost ten
+        times more.
         """
         p, shape, tile = self.params, self.shape, self.tile
         heads, kv_heads, window = shape.n_heads, shape.n_kv_heads, shape.window
@@ -265,8 +268,8 @@ class PrefillForm:
 def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> PrefillForm:
     """Bind a prefill-attention lane to a chip and a layer shape.
 
-    A tile has 128 rows, or half as many until queries, one block of keys and one of values fit the on-chip memory of
-    a unit. On a chip without comparable units the tile time is plain FLOP over its share of peak.
+    A tile has 128 rows, or half as many until queries, one block of keys and one of values fit the on-chip
+    memory of a unit. On a chip without comparable units the tile time is plain FLOP over its share of peak.
     """
     if chip.roofline3:
         params = replace(params, wq=0.0, tt=0.0, k0=0.0)
@@ -301,10 +304,10 @@ def _tile_rows(chip: Chip, shape: PrefillShape) -> int:
 
 
 def _windowed(new: Value, cached: Value, window: int, tile: int) -> tuple[Array, Array, Array]:
-    """Return mean keys of a tile, most keys of a tile, and distinct keys read, under a sliding window [tokens].
+    """Return mean and most keys of a tile, and distinct keys read, under a sliding window [tokens].
 
-    A tile of rows that ends at position e walks over ``min(e, window + tile)`` keys; the mean over the chunk's tiles
-    is the mean of that over e, in closed form.
+    A tile of rows that ends at position e walks over ``min(e, window + tile)`` keys; the mean over the
+    chunk's tiles is the mean of that over e, in closed form.
     """
     cap = float(window + tile)
     first, last = cached + 0.5 * tile, cached + new + 0.5 * tile
