@@ -15,7 +15,8 @@ from typing import final
 
 import simpy
 
-from .sharing import Phase, Plan, ResourceError, fair_rates, lay_out
+from ..hwmodels.steptypes import Phase
+from .sharing import Plan, ResourceError, fair_rates, lay_out
 
 _CAPACITIES: Mapping[str, float] = {"hbm": 1.0, "compute": 1.0, "link": 1.0, "host": 1.0}
 _COMPLETE_NS = 1e-6  # progress this close to a boundary has reached it: float noise, not a nanosecond more
@@ -89,7 +90,7 @@ class Work:
         k = len(self.phase_ends_ns)
         start = self.plan.bounds[k - 1] if k else 0
         part = (self.progress(now) - start) / max(1, self.plan.bounds[k] - start)
-        return {name: demand * min(1.0, max(0.0, part)) for name, demand in self.plan.demands[k].items()}
+        return {name: demand * part for name, demand in self.plan.demands[k].items()}
 
     def set_rate(self, rate: float, now: int) -> None:
         """Go on at another rate from now."""
@@ -108,11 +109,10 @@ class SharedDevice:
     env : SimPy environment whose clock counts whole nanoseconds
     capacities : what there is of each resource [resource-seconds per second]
 
-    >>> from types import SimpleNamespace as Phase
     >>> env = simpy.Environment()
     >>> device = SharedDevice(env)
-    >>> step = device.submit([Phase(name="decode", seconds=2e-6, demands={"hbm": 1.5e-6})])
-    >>> copy = device.submit([Phase(name="kv copy", seconds=1e-6, demands={"hbm": 0.75e-6, "link": 1e-6})])
+    >>> step = device.submit([Phase("decode", 2e-6, {"hbm": 1.5e-6})])
+    >>> copy = device.submit([Phase("kv copy", 1e-6, {"hbm": 0.75e-6, "link": 1e-6})])
     >>> env.run(copy.done).end_ns, env.run(step.done).end_ns
     (1500, 2500)
     """

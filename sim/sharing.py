@@ -12,30 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..hwmodels.errors import MemboundError, unknown
+from ..hwmodels.steptypes import Phase
 
 _RELATIVE = 1e-12  # shares closer than this are equal: float noise, not a bottleneck
 
 
 class ResourceError(MemboundError):
     """A phase that no device with these capacities can run in its stated time."""
-
-
-class Phase(Protocol):
-    """One stretch of a work with constant demands.
-
-    ``seconds`` is its time alone [s]; ``demands`` maps a resource to what it takes of it [resource-seconds],
-    at most capacity x seconds.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def demands(self) -> Mapping[str, float]: ...
 
 
 class Plan(NamedTuple):
@@ -73,8 +59,8 @@ def fair_rates(loads: Sequence[Mapping[str, float]], capacities: Mapping[str, fl
                 levels[name] = (capacity - held) / wanted
         if not levels:
             break
-        floor = max(floor, min(levels.values()))
-        full = [name for name, level in levels.items() if level <= floor * (1.0 + _RELATIVE)]
+        floor = max(floor, min(levels.values()))  # levels only rise; float noise may say otherwise
+        full = [name for name, level in levels.items() if level <= floor]
         stopped = {i for i in rising if any(loads[i].get(name, 0.0) > 0.0 for name in full)}
         for i in stopped:
             rates[i] = floor

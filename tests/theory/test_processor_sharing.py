@@ -6,12 +6,12 @@ of length x stays x / (1 - rho) on average. Asking for half of the resource, eac
 two servers.
 """
 
-from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 import pytest
 import simpy
+from membound.hwmodels.steptypes import Phase
 from membound.sim.resources import SharedDevice
 
 from .queues import assert_agrees, mean_and_error, ps_sojourn
@@ -20,13 +20,6 @@ MEAN_NS = 1_000_000
 SEEDS = range(12)
 WORKS = 3000
 WARM_UP = 300
-
-
-@dataclass(frozen=True)
-class Phase:
-    seconds: float
-    demands: dict[str, float] = field(default_factory=dict)
-    name: str = "work"
 
 
 def exponential(rng, n):
@@ -60,7 +53,7 @@ def sojourns(lengths, load, share, seed):
     def arrivals():
         for gap, ns in zip(gaps, own, strict=True):
             yield env.timeout(gap)
-            works.append(device.submit([Phase(ns * 1e-9, {"hbm": share * ns * 1e-9})], ns))
+            works.append(device.submit([Phase("work", ns * 1e-9, {"hbm": share * ns * 1e-9})], ns))
 
     env.process(arrivals())
     env.run()
