@@ -242,7 +242,7 @@ def locate_columns(
         spellings = [column.name for column in known.columns[ours]]
         close = nearest(spellings[0], keys)
         raise WorkloadError(
-            f"{where}: missing column {' or '.join(map(repr, spellings))} of a {known.name} trace"
+            f"{where}: missing column {' or '.join(map(repr, spellings))} of the {known.name} format"
             + (f"; nearest: {close!r}" if close else "")
             + f"; has: {', '.join(sorted(keys)[:12])}"
             + ("; without arrival times give workload.arrivals" if ours == "arrival" else "")
