@@ -324,10 +324,10 @@ def _bytes(model: StepModel, columns: StepColumns, rows: _Rows, seen: Sequence[A
         if len(rows.with_chunks):
             reach = columns.prefill_new + columns.prefill_cached
             if kind.shape.window:
-                reach = np.minimum(reach, kind.shape.window + columns.prefill_new)
+                reach = np.minimum(reach, kind.shape.window + columns.prefill_new - 1)
             per_row = np.add.reduceat(reach, columns.prefill_starts[rows.with_chunks])
             read = read + _spread(_scatter(per_row, rows), rows)
-        kv = kv + kind.count * kind.decode_shape.kv_bytes_per_key * read
+        kv = kv + kind.count * kind.shape.kv_bytes_read_per_key * read
     return weights, kv
 
 

@@ -108,6 +108,13 @@ class AttentionShape:
     prefill_dim: int = 0
 
     @property
+    def kv_bytes_read_per_key(self) -> float:
+        """Bytes read per key that a query sees: those of an earlier layer where the cache is shared [B]."""
+        if self.kind == "mla":
+            return self.kv_bytes_per_token
+        return self.n_kv_heads * (self.head_dim + self.v_head_dim) * self.kv_width
+
+    @property
     def flop_per_pair(self) -> float:
         """Necessary work of one query row against one key, over the rank's heads [FLOP]."""
         return 2.0 * self.n_heads * (self.head_dim + self.v_head_dim)
