@@ -169,16 +169,21 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a scenario file, with each key's meaning, for editors and other programs."""
     schema = Scenario.model_json_schema()
-    for section in (schema, *schema.get("$defs", {}).values()):
-        _describe(section)
+    _describe(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "membound scenario"
     return schema
 
 
 def _describe(section: dict[str, Any]) -> None:
-    """Move the meaning of each key from the section's docstring to the key."""
-    text: str = section.get("description", "")
+    """Move the meaning of each key from a section's docstring to the key, in all sections inside."""
+    for inner in section.values():
+        for item in cast("list[object]", inner) if isinstance(inner, list) else [inner]:
+            if isinstance(item, dict):
+                _describe(cast("dict[str, Any]", item))
+    text: object = section.get("description", "")
+    if not isinstance(text, str):
+        return
     summary, _, rest = text.partition("Attributes\n----------\n")
     if not rest:
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -43,7 +43,14 @@ class _Distribution(Section):
 
 
 class Fixed(_Distribution):
-    """Every request has ``value`` tokens; ``input_tokens: 1024`` says the same."""
+    """Every request has ``value`` tokens; ``input_tokens: 1024`` says the same.
+
+    Attributes
+    ----------
+    kind : ``fixed``
+    value : the length [tokens]
+    min, max : bounds; what is drawn beyond them becomes the bound [tokens]
+    """
 
     kind: Literal["fixed"] = "fixed"
     value: PositiveCount
@@ -55,11 +62,20 @@ class Fixed(_Distribution):
 
 
 class Lognormal(_Distribution):
-    """Lognormal by its median ``p50`` and either ``p99`` or ``sigma``, the spread of the logarithm."""
+    """Lognormal by its median and one other figure, the usual shape of published lengths.
+
+    Attributes
+    ----------
+    kind : ``lognormal``
+    p50 : median [tokens]
+    p99 : 99th percentile; give this or ``sigma`` [tokens]
+    sigma : standard deviation of the logarithm [-]
+    min, max : bounds; what is drawn beyond them becomes the bound [tokens]
+    """
 
     kind: Literal["lognormal"] = "lognormal"
-    p50: Annotated[float, Gt(0), BeforeValidator(parse_count)]
-    p99: Annotated[float, Gt(0), BeforeValidator(parse_count)] | None = None
+    p50: PositiveCount
+    p99: PositiveCount | None = None
     sigma: Annotated[float, Ge(0)] | None = None
 
     @model_validator(mode="after")
@@ -67,7 +83,7 @@ class Lognormal(_Distribution):
         if (self.p99 is None) == (self.sigma is None):
             raise ValueError("needs exactly one of p99 and sigma")
         if self.p99 is not None and self.p99 < self.p50:
-            raise ValueError(f"p99 {self.p99:g} is below p50 {self.p50:g}")
+            raise ValueError(f"p99 {self.p99} is below p50 {self.p50}")
         return self
 
     def raw(self, seed: int, source: str, indices: range) -> NDArray[np.float64]:
@@ -77,7 +93,14 @@ class Lognormal(_Distribution):
 
 
 class Uniform(_Distribution):
-    """Every whole number from ``low`` to ``high``, both included, equally likely."""
+    """Every whole number from ``low`` to ``high``, both included, equally likely.
+
+    Attributes
+    ----------
+    kind : ``uniform``
+    low, high : shortest and longest [tokens]
+    min, max : bounds; what is drawn beyond them becomes the bound [tokens]
+    """
 
     kind: Literal["uniform"] = "uniform"
     low: PositiveCount
@@ -95,7 +118,14 @@ class Uniform(_Distribution):
 
 
 class Quantiles(_Distribution):
-    """Published quantiles ``{0: 16, 0.5: 1020, 1: 8000}``, geometrically interpolated between them."""
+    """Published quantiles, geometrically interpolated between them.
+
+    Attributes
+    ----------
+    kind : ``quantiles``
+    points : share of the requests to the length they do not exceed: ``{0: 16, 0.5: 1020, 1: 8000}`` [tokens]
+    min, max : bounds; what is drawn beyond them becomes the bound [tokens]
+    """
 
     kind: Literal["quantiles"] = "quantiles"
     points: dict[Annotated[float, Ge(0)], PositiveCount]
@@ -123,8 +153,10 @@ class Empirical(_Distribution):
 
     Attributes
     ----------
+    kind : ``empirical``
     path : any trace file that can be read (relative to the scenario's file)
     column : ``input_tokens`` or ``output_tokens``; by default what the distribution is used for
+    min, max : bounds; what is drawn beyond them becomes the bound [tokens]
     """
 
     kind: Literal["empirical"] = "empirical"

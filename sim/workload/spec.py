@@ -50,7 +50,8 @@ class ExpertRouting(Section):
 
     Attributes
     ----------
-    kind : the distribution; ``trace`` reads it from ``path``
+    kind : the distribution
+    path : file that kind ``trace`` reads
     s : exponent of ``zipf``
     alpha : exponent of ``power_law``
     """

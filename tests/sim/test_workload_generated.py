@@ -79,7 +79,7 @@ def test_gamma_gaps_have_their_mean_and_coefficient_of_variation(cv: float) -> N
     law = stats.gamma(cv**-2, scale=cv**2 / 5)
     assert law.mean() == pytest.approx(0.2)
     assert law.std() / law.mean() == pytest.approx(cv)
-    for q in (0.1, 0.25, 0.5, 0.75, 0.9, 0.99):  # not KS: a bursty process has many gaps below 1 ns, rounded to 0
+    for q in (0.1, 0.25, 0.5, 0.75, 0.9, 0.99):  # not KS: many gaps round to 0 ns
         assert (gaps <= law.ppf(q)).mean() == pytest.approx(q, abs=4.5 * math.sqrt(q * (1 - q) / len(gaps)))
 
 

@@ -89,7 +89,13 @@ class _AnyKind:
 
     @staticmethod
     def __get_pydantic_json_schema__(_core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [handler(process.__pydantic_core_schema__) for process in find_processes().values()]}
+        own = {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": {"type": "string", "pattern": ":"}},
+        }
+        known = [handler(process.__pydantic_core_schema__) for process in find_processes().values()]
+        return {"anyOf": [*known, own]}
 
 
 AnyArrivals = Annotated[SerializeAsAny[ArrivalProcess], BeforeValidator(_build), _AnyKind]

@@ -16,6 +16,13 @@ class ClosedLoop(ArrivalProcess):
 
     A slow server slows its own load down: no queue beyond ``concurrency`` can form. This is what benchmark
     tools do with ``--max-concurrency`` and no rate. Requests are taken in order by whichever user is free.
+
+    Attributes
+    ----------
+    kind : ``closed_loop``
+    concurrency : users
+    think_time_s : mean pause of a user between an answer and the next request [s]
+    think_time : whether all pauses are equal or exponentially distributed
     """
 
     name: ClassVar[str] = "closed_loop"

@@ -12,7 +12,13 @@ from .base import ArrivalProcess
 
 
 class Constant(ArrivalProcess):
-    """One request every ``1 / rate_per_s``: no bursts at all, so its tails are too good for real traffic."""
+    """One request every ``1 / rate_per_s``: no bursts at all, so its tails are too good for real traffic.
+
+    Attributes
+    ----------
+    kind : ``constant``
+    rate_per_s : rate [requests/s]
+    """
 
     name: ClassVar[str] = "constant"
     kind: Literal["constant"] = "constant"

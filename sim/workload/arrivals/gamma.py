@@ -16,6 +16,12 @@ class Gamma(ArrivalProcess):
     """Gamma-distributed gaps with coefficient of variation ``cv``: 1 is Poisson, above 1 comes in bursts.
 
     vLLM's ``--burstiness b`` is cv = 1 / sqrt(b).
+
+    Attributes
+    ----------
+    kind : ``gamma``
+    rate_per_s : mean rate [requests/s]
+    cv : standard deviation of the gaps over their mean [-]
     """
 
     name: ClassVar[str] = "gamma"

@@ -17,6 +17,13 @@ class OnOff(ArrivalProcess):
     """Poisson arrivals at ``rate_per_s`` for ``on_s``, then at ``off_rate_per_s`` for ``off_s``, and so on.
 
     The mean rate is the time-weighted one; requests that arrive in an on phase meet the full burst.
+
+    Attributes
+    ----------
+    kind : ``on_off``
+    rate_per_s : rate of an on phase [requests/s]
+    on_s, off_s : length of an on and of an off phase [s]
+    off_rate_per_s : rate of an off phase [requests/s]
     """
 
     name: ClassVar[str] = "on_off"

@@ -13,7 +13,13 @@ from .base import SOURCE, ArrivalProcess
 
 
 class Poisson(ArrivalProcess):
-    """Independent users: exponential gaps of mean ``1 / rate_per_s``, the usual model of open traffic."""
+    """Independent users: exponential gaps of mean ``1 / rate_per_s``, the usual model of open traffic.
+
+    Attributes
+    ----------
+    kind : ``poisson``
+    rate_per_s : mean rate [requests/s]
+    """
 
     name: ClassVar[str] = "poisson"
     kind: Literal["poisson"] = "poisson"
