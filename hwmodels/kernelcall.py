@@ -99,8 +99,8 @@ def lower_step(plan: ModelPlan, batch: StepBatch, routing: Routing | None = None
 
     Notes
     -----
-    Approximation: under sliding windows each decoding sequence is taken to have the mean context of the batch; the
-    step model, which gets single contexts, does not need that.
+    Approximation: under sliding windows each decoding sequence is taken to see as much as the longest one
+    does; the step model gets single contexts and does not need that.
     """
     calls: list[KernelCall] = []
     for layer in plan.layers:

@@ -241,7 +241,8 @@ def _terms(
     q: float, memory_slope: float, memory_fixed: float, compute_slope: float, serial: float
 ) -> DecodeTerms:
     """Fold memory, compute and serial time into the form of ``DecodeTerms``."""
-    slope = (memory_slope**q + compute_slope**q) ** (1.0 / q)
+    larger, smaller = max(memory_slope, compute_slope), min(memory_slope, compute_slope)
+    slope = larger * (1.0 + (smaller / larger) ** q) ** (1.0 / q)
     offset = memory_fixed / memory_slope * (memory_slope / slope) ** q
     return DecodeTerms(
         q=q,

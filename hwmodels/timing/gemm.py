@@ -130,8 +130,9 @@ def gemm_time(
         for a in np.broadcast_arrays(m, n, k, weights, inputs + outputs)
     )
     t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights + plain, rate, warm)
-    power_sum = t_compute**params.q + t_memory**params.q
-    body = power_sum ** (1.0 / params.q)
+    longer = np.maximum(t_compute, t_memory)
+    power_sum = 1.0 + (np.minimum(t_compute, t_memory) / longer) ** params.q
+    body = longer * power_sum ** (1.0 / params.q)
     split = np.where(_S > 1, params.ts, 0.0)
     allowed = (_S == 1) | (k / _S >= _MIN_K_PER_SPLIT)
     best = np.argmin(np.where(allowed, body + split, np.inf), axis=-1)[..., None]
@@ -139,7 +140,7 @@ def gemm_time(
     def chosen(a: Array) -> Array:
         return np.take_along_axis(np.broadcast_to(a, body.shape), best, axis=-1)[..., 0]
 
-    share = chosen(t_compute) ** params.q / chosen(power_sum)
+    share = (chosen(t_compute) / chosen(longer)) ** params.q / chosen(power_sum)
     busy = chosen(body)
     fill = params.k0 / (chosen(k / _S) + params.k0)
     moved = (weights + plain)[..., 0] + chosen(split_bytes)

@@ -1,0 +1,122 @@
+"""Experts: routing patterns counted by hand, and the laws of a mixture-of-experts layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from membound.hwmodels.routing import (
+    BalancedStride,
+    PowerLaw,
+    RoutingError,
+    Zipf,
+    busiest,
+    routing_of,
+)
+from membound.hwmodels.timing.form import CAUSES, Chip
+from membound.hwmodels.timing.moe import MoEParams, MoEWork, moe_time
+
+H100 = Chip({"bf16": 989e12}, 3.35e12, 132, 50e6)
+LANE = MoEParams(
+    18e-6, 14e-6, 16, 24e-9, 0.63, 226, 186, 0.91, 2.7, 3.4, 0.29, 0.40, 2.5, 1.5, 0.0, 2.8, True, 0.36, 2.3
+)
+MIXTRAL = MoEWork(4096, 14336, 8, 2, gated=True)
+SMALL = MoEWork(2048, 768, 128, 8, gated=True)
+
+
+def seconds(
+    work: MoEWork, tokens: int, routing: object = None, ranks: int = 1, lane: MoEParams = LANE
+) -> float:
+    stats = (routing or Zipf(0.8)).statistics(tokens, work.n_experts, work.top_k, ranks)  # type: ignore[attr-defined]
+    return float(np.asarray(moe_time(H100, lane, work, np.array([float(tokens)]), [stats]).seconds)[0])
+
+
+def test_a_balanced_stride_touches_as_many_experts_as_there_are_choices() -> None:
+    routing = BalancedStride()
+    assert routing.statistics(4, 128, 8, 1).active == 32  # 4 x 8 distinct experts
+    assert routing.statistics(4, 128, 8, 4).active == 8  # a quarter of them on rank 0
+    full = routing.statistics(1024, 128, 8, 1)
+    assert (full.active, full.rows, full.tiles) == (128, 8192, (512.0, 256.0, 128.0, 128.0))
+
+
+def test_the_busiest_rank_is_the_one_with_most_rows() -> None:
+    stats = busiest(np.array([1.0, 0.0, 30.0, 3.0]), 2)
+    assert (stats.active, stats.rows, stats.tiles) == (2, 33, (3.0, 2.0, 2.0, 2.0))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.sampled_from([(8, 2), (128, 8), (256, 8)]), st.sampled_from([1, 4, 8]))
+def test_every_choice_is_counted_once(tokens: int, layer: tuple[int, int], ranks: int) -> None:
+    n_experts, top_k = layer
+    for routing in (Zipf(0.0), Zipf(0.8), PowerLaw(1.2), BalancedStride()):
+        alone = routing.statistics(tokens, n_experts, top_k, 1)
+        assert alone.rows == pytest.approx(tokens * top_k, rel=0.02, abs=1.0)
+        assert alone.active <= min(n_experts, tokens * top_k)
+        shared = routing.statistics(tokens, n_experts, top_k, ranks)
+        assert shared.rows <= alone.rows
+        assert shared.tiles[-1] <= alone.tiles[-1]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 1500), st.integers(1, 500))
+def test_more_tokens_never_touch_fewer_experts(tokens: int, more: int) -> None:
+    small, large = (Zipf(0.8).statistics(t, 128, 8, 1) for t in (tokens, tokens + more))
+    assert large.active >= small.active
+    assert large.rows > small.rows
+
+
+def test_a_repeated_question_gets_the_same_answer() -> None:
+    assert Zipf(0.8).statistics(77, 256, 8, 8) == Zipf(0.8).statistics(77, 256, 8, 8)
+
+
+def test_skew_touches_fewer_experts_and_loads_the_busiest_rank_more() -> None:
+    even, skewed = (Zipf(s).statistics(64, 256, 8, 8) for s in (0.0, 1.2))
+    assert skewed.active < even.active
+    assert skewed.rows > 1.3 * even.rows
+
+
+def test_real_traffic_touches_experts_as_measured_batches_do() -> None:
+    # MiniMax (256 experts, top 8) with s = 0.8: 28 experts at 4 tokens, 80 at 16, 178 at 64.
+    for tokens, touched in ((4, 28), (16, 80), (64, 178)):
+        assert Zipf(0.8).statistics(tokens, 256, 8, 1).active == pytest.approx(touched, rel=0.06)
+
+
+def test_unknown_routings_are_refused_in_one_line() -> None:
+    assert routing_of("uniform") == Zipf(0.0)
+    assert routing_of("power_law", a=1.01) == PowerLaw(1.01)
+    with pytest.raises(RoutingError, match="nearest: 'zipf'"):
+        routing_of("zipff")
+    with pytest.raises(RoutingError, match="not built"):
+        routing_of("trace")
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8192), st.sampled_from([MIXTRAL, SMALL]))
+def test_causes_add_up_and_weights_bound_from_below(tokens: int, work: MoEWork) -> None:
+    stats = Zipf(0.8).statistics(tokens, work.n_experts, work.top_k, 1)
+    time = moe_time(H100, LANE, work, np.array([float(tokens)]), [stats])
+    total = float(np.asarray(time.seconds)[0])
+    assert sum(float(np.sum(getattr(time, cause))) for cause in CAUSES) == pytest.approx(total, rel=1e-9)
+    assert total > stats.active * 3 * work.hidden * work.intermediate * 2 / 3.35e12
+    assert float(np.sum(time.hbm_demand)) <= total
+
+
+def test_a_decode_step_slows_with_the_batch_as_more_experts_are_touched() -> None:
+    assert seconds(SMALL, 16) > 1.3 * seconds(SMALL, 2)
+
+
+def test_expert_parallel_ranks_read_fewer_weights() -> None:
+    assert seconds(SMALL, 64, ranks=4) < 0.6 * seconds(SMALL, 64)
+
+
+def test_a_cut_width_off_the_grid_of_16_pays_the_alignment_factor() -> None:
+    on, off = (seconds(MoEWork(2048, width, 128, 8, gated=True), 64) for width in (96, 97))
+    assert off > 1.5 * on
+
+
+def test_arrays_of_token_counts_agree_with_one_by_one() -> None:
+    counts = [1, 17, 300, 5000]
+    stats = [Zipf(0.8).statistics(t, 128, 8, 1) for t in counts]
+    together = np.asarray(moe_time(H100, LANE, SMALL, np.array(counts, dtype=float), stats).seconds)
+    assert together.tolist() == [seconds(SMALL, t) for t in counts]
