@@ -200,6 +200,35 @@ def test_a_wrong_leaf_gets_one_line_with_value_allowed_and_nearest(assignment: s
     assert text.startswith("--set ")
 
 
+def leaves(data: Any, path: tuple[str, ...] = ()) -> list[str]:
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    below = [leaf for key, value in inner for leaf in leaves(value, (*path, str(key)))]
+    return ([".".join(path)] if path else []) + below
+
+
+LEAVES = leaves(parse_scenario(yaml.safe_load(DRAWN) | yaml.safe_load(LATER)).to_dict())
+WORDS = st.text(max_size=5) | st.sampled_from(["auto", "8k", "x2"])
+KEYS = st.sampled_from(["kind", "base", "a"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(changes=st.lists(st.tuples(st.sampled_from(LEAVES), VALUES), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=300)
+def test_whatever_a_leaf_is_set_to_it_is_taken_or_refused_in_one_line(changes: list[tuple[str, Any]]) -> None:
+    refusal = ""
+    try:
+        scenario = drawn(*(f"{leaf}={json.dumps(value)}" for leaf, value in changes))
+        assert parse_scenario(yaml.safe_load(scenario.to_yaml())) == scenario
+    except ScenarioError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+    assert "pydantic" not in refusal
+
+
 def test_a_missing_leaf_is_named() -> None:
     with pytest.raises(ScenarioError, match=r"^model: missing$"):
         parse_scenario({"device": "h100_sxm"})

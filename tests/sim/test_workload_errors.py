@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from membound.sim.fields import WorkloadError
 from membound.sim.workload.trace.formats import Wanted
 from membound.sim.workload.trace.read import read_trace
+from membound.sim.workload.workload import Workload
 
+REPORT_KEYS = [
+    "start_times", "input_lens", "output_lens", "ttfts", "itls", "errors", "benchmarks", "metadata",
+    "metrics", "error",
+]  # fmt: skip
+REPORT_MARKS = [
+    {"total_input_tokens": 1, "request_throughput": 1.0, "input_lens": [5], "output_lens": [6]},
+    {"benchmarks": [{}]},
+    {"metadata": {}, "metrics": {}},
+]
 HEADER = "arrival_s,input_tokens,output_tokens\n"
 
 
@@ -170,6 +183,90 @@ def test_unsorted_arrivals_are_sorted_and_counted(tmp_path: Path) -> None:
     assert load.input_tokens.tolist() == [10, 20, 21, 30, 40]
     assert load.report.out_of_order == 3
     assert load.report.warnings == (f"{path}: 3 of 5 arrivals out of order (first line 3): sorted",)
+
+
+def test_columns_that_say_more_than_is_simulated_are_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens,turn,think_time_s\n0,5,1,0,2.5\n")
+    assert read_trace(Wanted(str(path))).report.warnings == (
+        f"{path}: turn and think_time_s not used: arrivals are replayed as they stand",
+    )
+
+
+def read_or_refuse(path: Path) -> Workload | None:
+    """Read a trace; None if it was refused, in one line."""
+    refusal = ""
+    try:
+        return read_trace(Wanted(str(path)))
+    except WorkloadError as error:
+        refusal = str(error)
+    assert str(path) in refusal
+    assert "\n" not in refusal
+    return None
+
+
+VALUES = st.one_of(
+    st.integers(-10, 10**25).map(str),
+    st.floats().map(str),
+    st.sampled_from(
+        ["", " ", "nan", "NaT", "-0", "1e400", "1_0", "0x10", '"', "2023-11-16 18:17:03.97", "\x00"]
+    ),
+    st.text(max_size=6),
+)
+HEADERS = [
+    HEADER,
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n",
+    "arrival_ns,input_tokens,output_tokens,hash_ids\n",
+]
+
+
+@given(header=st.sampled_from(HEADERS), rows=st.lists(st.lists(VALUES, min_size=2, max_size=5), max_size=4))
+@settings(deadline=None, max_examples=200)
+def test_whatever_is_in_a_table_it_is_read_or_refused_in_one_line(
+    header: str, rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "trace.csv"
+    path.write_text(header + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8", newline="")
+    load = read_or_refuse(path)
+    if load is None:
+        return
+    assert load.arrival_ns.min() == 0
+    assert min(load.input_tokens.min(), load.output_tokens.min()) >= 1
+    assert len(list(load.iter_requests(16))) == len(load) <= len(rows)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 10**25) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ["timestamp", "input_length", "output_length", "hash_ids", "session_id"]
+
+
+@given(records=st.lists(st.fixed_dictionaries(dict.fromkeys(KEYS, JSON)), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=200)
+def test_whatever_is_in_a_record_it_is_read_or_refused_in_one_line(
+    records: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "trace.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    load = read_or_refuse(path)
+    if load is None:
+        return
+    assert len(list(load.iter_requests(16))) == len(load) == len(records)
+
+
+@given(
+    report=st.dictionaries(st.sampled_from(REPORT_KEYS), JSON, min_size=1),
+    known=st.sampled_from(REPORT_MARKS),
+)
+@settings(deadline=None, max_examples=200)
+def test_whatever_is_in_a_report_it_is_read_or_refused_in_one_line(
+    report: dict[str, object], known: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "report.json"
+    path.write_text(json.dumps(report | {key: report.get(key, value) for key, value in known.items()}))
+    read_or_refuse(path)
 
 
 def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -147,19 +147,21 @@ def _floats(values: Sequence[object]) -> NDArray[np.float64]:
 
 def _float(value: object) -> float:
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return float(value)  # pyright: ignore[reportArgumentType]
     except (ValueError, TypeError):
         raise ValueError("is not a number") from None
 
 
 def _integers(values: Sequence[object]) -> NDArray[np.int64]:
-    if not all(isinstance(value, str | int) for value in values):
-        raise ValueError  # int(2.7) would be 2
+    if not {str, int}.issuperset(map(type, values)):
+        raise ValueError  # int(2.7) would be 2, int(True) 1
     return np.array(list(map(int, values)), dtype=np.int64)  # pyright: ignore[reportArgumentType]
 
 
 def _integer(value: object) -> int:
-    number = _float(value) if not isinstance(value, int) else value
+    number = value if type(value) is int else _float(value)
     if isinstance(number, float) and not number.is_integer():
         raise ValueError("is not a whole number")
     if abs(number) >= 2**63:

@@ -69,7 +69,7 @@ def read_trace(
         rows=rows + sum(dropped.values()),
         dropped=dropped,
         out_of_order=arrivals.out_of_order,
-        warnings=(*_dropped_warnings(wanted.path, rows, dropped), *arrivals.warnings),
+        warnings=(*_left_out(wanted.path, rows, dropped), *arrivals.warnings, *_unused(raw)),
     )
     return Workload(
         arrival_ns=arrival_ns,
@@ -172,7 +172,8 @@ def _arrivals(raw: RawTrace) -> _Arrivals:
         row = int(wrong[0])
         raise raw.error(row, "arrival", f"arrival time {given[row]}; allowed: 0 or later, a finite number")
     since = cast("NDArray[np.float64]", given) - cast("NDArray[np.float64]", given).min()
-    scaled = since * UNITS.get(unit, 1.0)
+    with np.errstate(over="ignore"):
+        scaled = since * UNITS.get(unit, 1.0)
     if scaled.max() > _LATEST_NS:
         row = int(np.argmax(scaled))
         raise raw.error(
@@ -196,9 +197,16 @@ def _origin(given: NDArray[np.generic], unit: str) -> str:
     return f"{first} {unit}"
 
 
-def _dropped_warnings(path: str, kept: int, dropped: dict[str, int]) -> list[str]:
+def _left_out(path: str, kept: int, dropped: dict[str, int]) -> list[str]:
     total = kept + sum(dropped.values())
     return [f"{path}: {count} of {total} requests left out: {why}" for why, count in dropped.items()]
+
+
+def _unused(raw: RawTrace) -> list[str]:
+    """Name columns that say more than is simulated yet."""
+    found = [raw.found[ours].name for ours in ("turn", "think_time_s") if ours in raw.arrays]
+    text = f"{raw.path}: {' and '.join(found)} not used: arrivals are replayed as they stand"
+    return [text] if found else []
 
 
 def _codes(names: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Reading records: JSON lines (Mooncake, AIPerf, generic), JSON reports of load generators, and Parquet."""
+"""Reading records: JSON lines (Mooncake, AIPerf, generic), reports of load generators, Parquet."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from . import columns
 from .columns import BadValueError, RawTrace
 from .files import open_binary, open_text, refuse_bad_utf8
 from .formats import RECORD_FORMATS, TABLE_FORMATS, Column, TraceFormat, Wanted, detect, locate_columns
-
-Record = Mapping[str, Any]
+from .reports import REPORTS, Record, report_rows
 
 
 def read_records(wanted: Wanted) -> RawTrace:
@@ -32,12 +31,9 @@ def read_records(wanted: Wanted) -> RawTrace:
     if not records:
         raise WorkloadError(f"{path}: no records, no requests to simulate")
     known = detect(records[0].keys(), RECORD_FORMATS, wanted.format, f"{path}: line {lines[0]}")
-    if known.name in ("guidellm", "vllm_bench"):
-        run = _pick_run(path, known, records, wanted.part)
-        trace_rows, dropped = _guidellm_rows(run) if known.name == "guidellm" else _vllm_rows(path, run)
-        if not trace_rows:
-            raise WorkloadError(f"{path}: no completed requests in this {known.name} report")
-        return _columnar(wanted, known, trace_rows, lambda row: f"request {row}", dropped)
+    if known.name in REPORTS:
+        rows, dropped = report_rows(path, known, records, wanted.part)
+        return _columnar(wanted, known, rows, lambda row: f"request {row}", dropped)
     good = [row for row, record in enumerate(records) if not _failed(known, record)]
     dropped = {known.failures: len(records) - len(good)} if len(good) < len(records) else {}
     if not good:
@@ -129,45 +125,7 @@ def _utf8(path: str) -> Generator[IO[str]]:
 def _failed(known: TraceFormat, record: Record) -> bool:
     if known.name != "aiperf":
         return False
-    metadata: Record = record.get("metadata") or {}
-    return bool(record.get("error")) or bool(metadata.get("was_cancelled"))
-
-
-def _pick_run(path: str, known: TraceFormat, records: Sequence[Record], part: int | None) -> Record:
-    runs: list[Record] = records[0]["benchmarks"] if known.name == "guidellm" else list(records)
-    if part is None and len(runs) != 1:
-        raise WorkloadError(
-            f"{path}: holds {len(runs)} runs; choose one with trace.part: 0 to {len(runs) - 1}"
-        )
-    if part is not None and part >= len(runs):
-        raise WorkloadError(f"{path}: trace.part is {part}, but the runs are 0 to {len(runs) - 1}")
-    return runs[part or 0]
-
-
-def _guidellm_rows(run: Record) -> tuple[list[Record], dict[str, int]]:
-    requests: Record = run.get("requests") or {}
-    failed = {kind: len(requests.get(kind) or ()) for kind in ("incomplete", "errored")}
-    return list(requests.get("successful") or ()), {kind: count for kind, count in failed.items() if count}
-
-
-def _vllm_rows(path: str, run: Record) -> tuple[list[Record], dict[str, int]]:
-    """Turn the parallel lists of ``vllm bench serve --save-detailed`` into rows, failed requests left out."""
-    keys = [key for key in ("start_times", "input_lens", "output_lens", "ttfts") if run.get(key)]
-    if "input_lens" not in keys:
-        raise WorkloadError(f"{path}: no per-request lists; run vllm bench serve with --save-detailed")
-    lengths = {key: len(run[key]) for key in keys}
-    if len(set(lengths.values())) > 1:
-        raise WorkloadError(f"{path}: lists of different lengths: {lengths}")
-    errors: Sequence[object] = run.get("errors") or ()
-    rows: list[Record] = []
-    for values in zip(*(run[key] for key in keys), range(lengths["input_lens"]), strict=True):
-        row = dict(zip(keys, values, strict=False))
-        gaps: Sequence[float] = run["itls"][values[-1]] if run.get("itls") else ()
-        row["e2els"] = row["ttfts"] + sum(gaps) if "ttfts" in row and "itls" in run else None
-        if not (values[-1] < len(errors) and errors[values[-1]]):
-            rows.append({key: value for key, value in row.items() if value is not None})
-    failed = lengths["input_lens"] - len(rows)
-    return rows, {"an error": failed} if failed else {}
+    return bool(record.get("error")) or bool(_at(record, ("metadata", "was_cancelled")))
 
 
 def _columnar(
@@ -179,7 +137,10 @@ def _columnar(
 ) -> RawTrace:
     """Turn rows into arrays by our column names; the first row tells which columns there are."""
     path = wanted.path
-    found = locate_columns(known, set(_dotted(rows[0])), f"{path}: {row_name(0)}", wanted)
+    keys = set(_dotted(rows[0]))
+    for row in rows:
+        keys.update(row)  # an optional key may come later
+    found = locate_columns(known, keys, f"{path}: {row_name(0)}", wanted)
     paths = {ours: column.name.split(".") for ours, column in found.items()}
     arrays = _arrays(path, found, lambda ours: [_at(row, paths[ours]) for row in rows], row_name)
     return RawTrace(path, known, found, arrays, row_name, dropped)
