@@ -14,6 +14,9 @@ from ..hwmodels.units import parse_bytes, parse_count, parse_factor
 class ScenarioError(MemboundError):
     """A scenario that cannot be read or run: one line with value, what is allowed, nearest, where."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))  # a file's own keys and values may hold line breaks
+
 
 class WorkloadError(ScenarioError):
     """A trace or a workload that cannot be read: names file, line and column."""

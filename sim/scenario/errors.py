@@ -45,7 +45,7 @@ def one_line(
     first = found[0]
     path = _path_in(first.loc, data)
     more = f" (and {len(found) - 1} more)" if len({_path_in(each.loc, data) for each in found}) > 1 else ""
-    return ScenarioError(f"{where.of(path)}{'.'.join(path)}: {first.text}{more}".replace("\n", " "))
+    return ScenarioError(f"{where.of(path)}{'.'.join(path)}: {first.text}{more}")
 
 
 class Where:
