@@ -265,8 +265,10 @@ class Engine:
                 worked = self._compose(now)
                 if self.run is not None:
                     break
-                if not (worked or self.running or flights):
-                    raise RuntimeError(f"the {self.scheduler.name} scheduler admits nobody to an empty engine")
+                if not (worked or self.running or any(flight.steps for flight in flights)):
+                    raise RuntimeError(
+                        f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
+                    )
                 if len(flights) < self.depth and (worked or self.running or len(self.waiting)):
                     continue
             if not flights:
@@ -362,7 +364,9 @@ class Engine:
                 if not self._overruns(request):
                     if ahead is not None and request not in ahead.emitting:
                         ahead.emitting.append(request)
-                    self._leave_cohort(request, 1 if ahead is None else 2, applied if ahead is None else ahead.step - 1)
+                    self._leave_cohort(
+                        request, 1 if ahead is None else 2, applied if ahead is None else ahead.step - 1
+                    )
         return last
 
     def _leave_cohort(self, request: Request, in_flight: int, applied: int) -> None:
@@ -379,7 +383,7 @@ class Engine:
         """Move requests that have caught up with what is known of them to the decode cohort, or to their last step."""
         individuals = self.individuals
         for request in emitting:
-            left = request.input_tokens + request.output_tokens - 1 - request.num_computed_tokens
+            left = request.num_tokens_needed - request.num_computed_tokens
             request.num_pending_tokens += 1
             if left == 0:
                 flight.last.append(request)
@@ -508,12 +512,12 @@ class Engine:
         if request in self.decoding:
             self.decoding.leave(request)
             self.recorder.close(request, step)
+            # An over-run is composed already; of an individual it is counted when that step's outputs are dropped.
+            self.recorder.wasted_tokens += request.num_computed_tokens - request.num_tokens_needed
         elif request in self.individuals:
             self.individuals.remove(request)
         if request not in flight.emitting and request.last_token_ns < end:
             self.recorder.emit(request, step, end)
-        computed = request.input_tokens + request.output_tokens - 1
-        self.recorder.wasted_tokens += request.num_computed_tokens - computed
         request.num_output_tokens = request.output_tokens
         request.num_pending_tokens = 0
         self.running.remove(request)
@@ -527,7 +531,7 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         self.live_tokens -= request.num_computed_tokens
-        self.allocator.free(request, request.input_tokens + request.output_tokens - 1)
+        self.allocator.free(request, request.num_tokens_needed)
 
     def _release_padding(self) -> None:
         for request in list(self.padding.members):

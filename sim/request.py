@@ -85,6 +85,11 @@ class Request:
         """Tokens known so far: the prompt and the answer's tokens already delivered [tokens]."""
         return self.input_tokens + self.num_output_tokens
 
+    @property
+    def num_tokens_needed(self) -> int:
+        """Tokens that must be computed in all: the last output token need not be [tokens]."""
+        return self.input_tokens + self.output_tokens - 1
+
     def __repr__(self) -> str:
         return (
             f"Request({self.request_id or self.index}, {self.input_tokens}+{self.num_output_tokens}/{self.output_tokens}, "

@@ -39,6 +39,9 @@ class Static(Scheduler):
             batch.decoding = len(view.decoding) > 0
             if batch.decoding:
                 allocator.grow(view.decoding, 1)
+            for request in view.individuals:
+                allocator.append(request, request.num_tokens)
+                batch.tokens[request] = request.num_tokens - request.num_computed_tokens
             return batch
         reserved = 0
         while len(view.waiting):

@@ -59,8 +59,9 @@ class VllmV1(Scheduler):
         return PriorityQueue() if self.by_priority else FCFSQueue()
 
     def refuses(self, request: Request) -> str | None:
-        if not self.enable_chunked_prefill and request.input_tokens > self.max_num_batched_tokens:
-            return "prompt exceeds max_num_batched_tokens and enable_chunked_prefill is off"
+        # Preempted at its end, a request is computed again in one piece, its answer included.
+        if not self.enable_chunked_prefill and request.num_tokens_needed > self.max_num_batched_tokens:
+            return "sequence exceeds max_num_batched_tokens and enable_chunked_prefill is off"
         return None
 
     def schedule(self, view: SchedulerView, allocator: KVAllocator) -> ScheduledBatch:
@@ -174,7 +175,8 @@ class VllmV1(Scheduler):
                 return
             count = min(count, budget)
             must_hold = min(request.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
-            keep_free = int(self.watermark * allocator.num_blocks) if view.running else 0
+            # The share is of all blocks, the null block included.
+            keep_free = int(self.watermark * (allocator.num_blocks + 1)) if view.running else 0
             if not allocator.admit(request, cached + count, cached, must_hold=must_hold, keep_free=keep_free):
                 batch.limiter = "kv_blocks"
                 return

@@ -1,0 +1,147 @@
+"""Small engines with declared step costs, for laws that must hold whatever the numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import simpy
+
+from membound.sim.engine import Engine
+from membound.sim.kvcache.contiguous import ContiguousAllocator
+from membound.sim.kvcache.paged import PagedAllocator
+from membound.sim.recorder import Recorder
+from membound.sim.request import Request
+from membound.sim.scheduler.base import Scheduler
+from membound.sim.scheduler.static import Static
+from membound.sim.scheduler.vllm_v1 import VllmV1
+
+
+class LinearCost:
+    """A step costs ``base`` + ``per_token`` a token + ``per_context`` a thousand keys read [ns]."""
+
+    def __init__(
+        self, base: int, per_token: int = 0, per_context: int = 0, *, needs_contexts: bool = False
+    ) -> None:
+        self.base, self.per_token, self.per_context = base, per_token, per_context
+        self.needs_contexts = needs_contexts
+
+    def step_ns(
+        self, n_decode: int, context_sum: int, longest: int, prefill: Sequence[tuple[int, int]], sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
+        if contexts is not None:
+            assert (sum(contexts), max(contexts, default=0), len(contexts)) == (
+                context_sum,
+                longest,
+                n_decode,
+            )
+        tokens = n_decode + sum(new for new, _ in prefill)
+        context = context_sum + sum(new + cached for new, cached in prefill)
+        return self.base + self.per_token * tokens + self.per_context * context // 1000
+
+    def decode_run_ns(
+        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
+    ) -> np.ndarray:
+        context = context_sum + n_decode * np.arange(steps, dtype=np.int64)
+        return self.base + self.per_token * n_decode + self.per_context * context // 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine and its load; ``requests`` are keyword arguments of ``Request`` in order of arrival."""
+
+    requests: tuple[dict[str, Any], ...]
+    cost: tuple[int, int, int] = (1000, 0, 0)
+    scheduler: str = "vllm_v1"
+    allocator: str = "paged"
+    num_blocks: int = 64
+    block_size: int = 4
+    prefix_caching: bool = True
+    max_model_len: int = 128
+    async_scheduling: bool = False
+    needs_contexts: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def make_scheduler(case: Case) -> Scheduler:
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, **case.settings}
+    if case.scheduler == "static":
+        return Static(max_num_seqs=settings["max_num_seqs"])
+    return VllmV1(max_model_len=case.max_model_len, **settings)
+
+
+def make_allocator(case: Case) -> PagedAllocator:
+    if case.allocator == "contiguous":
+        return ContiguousAllocator(case.num_blocks * case.block_size, case.max_model_len)
+    return PagedAllocator(case.num_blocks, case.block_size, enable_prefix_caching=case.prefix_caching)
+
+
+def run(
+    case: Case,
+    *,
+    fast_forward: bool = True,
+    cohort: bool = True,
+    observe: Callable[[Engine], Any] | None = None,
+) -> tuple[dict[str, Any], Engine]:
+    """Run a case to the end; return everything that was recorded, and the engine."""
+    env = simpy.Environment(0)
+    requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
+    assert all(a.arrival_ns <= b.arrival_ns for a, b in zip(requests, requests[1:], strict=False))
+    position = 0
+
+    def deliver(now: int) -> None:
+        nonlocal position
+        while position < len(requests) and requests[position].arrival_ns <= now:
+            position += 1
+            engine.submit(requests[position - 1])
+
+    def arrivals() -> Iterator[simpy.Event]:
+        while position < len(requests):
+            yield env.timeout(requests[position].arrival_ns - env.now)
+            deliver(env.now)
+
+    allocator = make_allocator(case)
+    recorder = Recorder(block_size=allocator.block_size)
+    engine = Engine(
+        env, make_scheduler(case), allocator, LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
+        max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
+        cohort=cohort, deliver=deliver, observer=observe(None) if observe else None,
+        next_arrival_ns=lambda: requests[position].arrival_ns if position < len(requests) else None,
+    )  # fmt: skip
+    env.process(arrivals())
+    for _ in range(20_000):
+        if env.peek() == float("inf"):
+            break
+        env.step()
+    else:
+        raise AssertionError("the run does not end")
+    recorder.close_books()
+    return recorded(recorder, engine), engine
+
+
+def recorded(recorder: Recorder, engine: Engine) -> dict[str, Any]:
+    """Return all that a recorder keeps, in comparable form."""
+    sums, counts = recorder.itl_by_position()
+    return {
+        "requests": {name: column.tolist() for name, column in recorder.requests().items()},
+        "reasons": recorder.reject_reasons,
+        "busy_ns": recorder.busy_ns,
+        "limiter_ns": recorder.limiter_ns,
+        "peak_blocks": recorder.peak_blocks,
+        "memory": (recorder.used_block_ns, recorder.held_block_ns, recorder.live_token_ns),
+        "itl": (recorder.itl.total, recorder.itl.mean_ns() if recorder.itl.total else None),
+        "itl_percentiles": [recorder.itl.percentile_ns(q) for q in (1, 10, 50, 90, 99)]
+        if recorder.itl.total
+        else [],
+        "itl_by_position": (sums.tolist(), counts.tolist()),
+        "steps": recorder.steps,
+        "empty_batches": recorder.empty_batches,
+        "wasted_tokens": recorder.wasted_tokens,
+        "late_tokens": recorder.late_tokens,
+        "preemptions": recorder.preemptions,
+        "prefix": (engine.allocator.queried_tokens, engine.allocator.hit_tokens),
+        "end_ns": engine.device_free_ns,
+    }

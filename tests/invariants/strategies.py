@@ -1,0 +1,82 @@
+"""Random engines and loads: small pools, arrivals on step boundaries and off them, every policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from .harness import Case
+
+STEP = 1000
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn, *, stops: bool, priorities: bool, shared: bool, block_size: int
+) -> tuple[dict[str, Any], ...]:
+    """Draw a load of up to 24 requests."""
+    found: list[dict[str, Any]] = []
+    arrival = 0
+    for _ in range(draw(st.integers(1, 24))):
+        gap = draw(
+            st.sampled_from((0, 0, STEP, 2 * STEP, 5 * STEP, 17 * STEP, 1, STEP - 1, STEP + 1, 40 * STEP + 7))
+        )
+        arrival += gap
+        entry: dict[str, Any] = {
+            "arrival_ns": arrival,
+            "input_tokens": draw(st.integers(1, 60)),
+            "output_tokens": draw(st.integers(1, 40)),
+        }
+        if stops and draw(st.booleans()):
+            entry["max_tokens"] = entry["output_tokens"] + draw(st.integers(1, 20))
+        if priorities:
+            entry["priority"] = draw(st.integers(0, 2))
+        if shared and draw(st.booleans()):
+            group = draw(st.integers(0, 2))
+            blocks = draw(st.integers(0, entry["input_tokens"] // block_size))
+            entry["block_hashes"] = [group * 1000 + index for index in range(blocks)]
+        found.append(entry)
+    return tuple(found)
+
+
+@st.composite
+def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None = None) -> Case:
+    """Draw an engine and its load."""
+    scheduler = scheduler or draw(st.sampled_from(("vllm_v1", "vllm_v1", "static")))
+    allocator = allocator or draw(st.sampled_from(("paged", "paged", "contiguous")))
+    block_size = draw(st.sampled_from((1, 4, 16)))
+    policy = draw(st.sampled_from(("fcfs", "priority")))
+    caching = draw(st.booleans())
+    settings: dict[str, Any] = {
+        "max_num_seqs": draw(st.integers(1, 10)),
+        "max_num_batched_tokens": draw(st.integers(8, 80)),
+    }
+    if scheduler == "vllm_v1":
+        settings |= {
+            "enable_chunked_prefill": draw(st.booleans()),
+            "long_prefill_token_threshold": draw(st.sampled_from((0, 0, 7))),
+            "scheduler_reserve_full_isl": draw(st.booleans()),
+            "watermark": draw(st.sampled_from((0.0, 0.0, 0.1))),
+            "scheduling_policy": policy,
+        }
+    return Case(
+        requests=draw(
+            requests(
+                stops=draw(st.booleans()),
+                priorities=policy == "priority",
+                shared=caching and draw(st.booleans()),
+                block_size=block_size,
+            )
+        ),  # fmt: skip
+        cost=draw(st.sampled_from(((STEP, 0, 0), (STEP, 37, 0), (STEP, 3, 211)))),
+        scheduler=scheduler,
+        allocator=allocator,
+        num_blocks=draw(st.integers(100, 420)) // block_size,
+        block_size=block_size,
+        prefix_caching=caching,
+        max_model_len=100,
+        async_scheduling=scheduler == "vllm_v1" and draw(st.booleans()),
+        needs_contexts=draw(st.booleans()),
+        settings=settings,
+    )
