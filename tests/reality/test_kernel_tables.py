@@ -1,0 +1,137 @@
+"""Kernel times against public tables: what the starting values of the lanes promise.
+
+Only rows that no calibration is judged on are read: shapes and lengths held out for judging are left alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from membound.hwmodels.device import load_device
+from membound.hwmodels.routing import BalancedStride, PowerLaw
+from membound.hwmodels.steptypes import chip_of
+from membound.hwmodels.timing.decode_attention import DecodeParams, decode_shape, decode_terms, warm_share
+from membound.hwmodels.timing.gemm import GemmParams, gemm_time
+from membound.hwmodels.timing.moe import MoEParams, MoEWork, moe_time
+from membound.hwmodels.timing.prefill_attention import PrefillParams, prefill_form, prefill_shape
+from numpy.typing import NDArray
+
+TABLES = Path(__file__).parents[2] / ".." / "shared" / "measured" / "kernels"
+pytestmark = pytest.mark.skipif(not TABLES.is_dir(), reason="the measured tables (../shared) are not here")
+
+Array = NDArray[np.float64]
+DEVICE = {"h100_sxm": "h100_sxm", "a100_sxm": "a100_sxm_80gb", "b200_sxm": "b200_sxm"}
+JUDGED_WIDTHS, JUDGED_HEADS = [2560, 3584, 5120, 10240], [5, 10, 12, 20, 24, 40]
+
+
+def table(gpu: str, op: str, columns: list[str], **equal: str) -> dict[str, Array]:
+    """Read columns of the vLLM rows of one operator."""
+    import pyarrow.parquet as pq
+
+    filters = [
+        ("framework", "=", "vllm"),
+        ("op", "=", op),
+        *((key, "=", value) for key, value in equal.items()),
+    ]
+    read = pq.read_table(  # pyright: ignore[reportUnknownMemberType]
+        TABLES / f"kernels_aic_{gpu}.parquet", columns=[*columns, "latency_us"], filters=filters
+    )
+    return {name: np.array(read[name].to_pylist(), dtype=object) for name in read.column_names}
+
+
+def numbers(read: dict[str, Array], *names: str) -> list[Array]:
+    return [read[name].astype(float) for name in names]
+
+
+def mape(predicted_s: Array, measured_us: Array) -> float:
+    return 100.0 * float(np.mean(np.abs(predicted_s * 1e6 / measured_us - 1.0)))
+
+
+@pytest.mark.parametrize(("gpu", "bar"), [("h100_sxm", 7.0), ("a100_sxm", 12.5), ("b200_sxm", 10.0)])
+def test_bf16_gemm(gpu: str, bar: float) -> None:
+    device = load_device(DEVICE[gpu])
+    m, n, k, measured = numbers(
+        table(gpu, "gemm", ["m", "n", "k"], dtype="bfloat16"), "m", "n", "k", "latency_us"
+    )
+    kept = ~np.isin(n, JUDGED_WIDTHS) & ~np.isin(k, JUDGED_WIDTHS) & (m <= 2048)
+    lane = GemmParams.from_lane(device.lane("gemm"))
+    predicted = np.asarray(gemm_time(chip_of(device), lane, m[kept], n[kept], k[kept], warm=True).seconds)
+    assert mape(predicted, measured[kept]) < bar
+
+
+ATTENTION = ["batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "window"]
+
+
+def attention_rows(gpu: str, op: str) -> tuple[list[tuple[int, ...]], Array]:
+    """Return the kept rows of grouped-query attention with heads of 128, and their latencies [us]."""
+    read = table(gpu, op, ATTENTION, kv_dtype="bfloat16")
+    batch, kv_len, heads, kv_heads, dim = numbers(
+        read, "batch", "kv_len", "n_heads", "n_kv_heads", "head_dim"
+    )
+    full = np.array([not window for window in read["window"]])
+    kept = full & ~np.isin(heads, JUDGED_HEADS) & (kv_len <= 2048) & (dim == 128) & (heads > kv_heads)
+    rows = zip(
+        *(column[kept].astype(int).tolist() for column in (batch, kv_len, heads, kv_heads, dim)), strict=True
+    )
+    return list(rows), read["latency_us"][kept].astype(float)
+
+
+@pytest.mark.parametrize(("gpu", "bar"), [("h100_sxm", 8.0), ("a100_sxm", 15.5), ("b200_sxm", 10.0)])
+def test_decode_attention(gpu: str, bar: float) -> None:
+    device = load_device(DEVICE[gpu])
+    chip, lane = chip_of(device), DecodeParams.from_lane(device.lane("decode_attention"))
+    rows, measured = attention_rows(gpu, "attn_decode")
+    predicted: list[float] = []
+    for batch, length, heads, kv_heads, dim in rows:
+        shape = decode_shape(lane, heads, kv_heads, dim)
+        warm = warm_share(chip, lane, shape, batch, batch * length)
+        terms = decode_terms(chip, lane, shape, batch, length, resident=warm)
+        predicted.append(float(terms.seconds(float(batch * length))))
+    assert mape(np.array(predicted), measured) < bar
+
+
+@pytest.mark.parametrize(("gpu", "bar"), [("h100_sxm", 9.5), ("a100_sxm", 16.0), ("b200_sxm", 24.0)])
+def test_prefill_attention(gpu: str, bar: float) -> None:
+    device = load_device(DEVICE[gpu])
+    chip = chip_of(device)
+    lane = PrefillParams.from_lane(device.lane("prefill_attention"), device.lane("gemm"))
+    rows, measured = attention_rows(gpu, "attn_prefill")
+    predicted = [
+        lane.t0 + prefill_form(chip, lane, prefill_shape(heads, kv_heads, dim)).body([(length, 0)] * batch)
+        for batch, length, heads, kv_heads, dim in rows
+    ]
+    assert mape(np.array(predicted), measured) < bar
+
+
+def test_single_prompts_on_h100_within_five_percent_from_512_tokens_on() -> None:
+    device = load_device("h100_sxm")
+    chip = chip_of(device)
+    lane = PrefillParams.from_lane(device.lane("prefill_attention"), device.lane("gemm"))
+    form = prefill_form(chip, lane, prefill_shape(32, 8, 128))
+    rows, measured = attention_rows("h100_sxm", "attn_prefill")
+    for (batch, length, heads, kv_heads, _), us in zip(rows, measured, strict=True):
+        if batch == 1 and (heads, kv_heads) == (32, 8) and length >= 512:
+            assert (lane.t0 + form.body([(length, 0)])) * 1e6 == pytest.approx(us, rel=0.05)
+
+
+def test_bf16_experts_on_h100() -> None:
+    device = load_device("h100_sxm")
+    lane, chip = MoEParams.from_lane(device.lane("moe")), chip_of(device)
+    names = ["num_tokens", "hidden", "inter", "topk", "n_experts", "tp", "ep"]
+    read = table("h100_sxm", "moe", [*names, "distribution"], dtype="bfloat16")
+    every = 12  # a part is enough: the routing of each row is worked out anew
+    rows = np.column_stack(numbers(read, *names)).astype(int)[::every]
+    predicted: list[float] = []
+    for (tokens, hidden, inter, top_k, experts, tp, ep), drawn in zip(
+        rows.tolist(), read["distribution"][::every], strict=True
+    ):
+        gated = (hidden, inter) not in ((2048, 5120), (2688, 1856))
+        routing = BalancedStride() if drawn == "balanced" else PowerLaw(float(str(drawn).rsplit("_", 1)[-1]))
+        work = MoEWork(hidden, inter / tp, experts, top_k, gated)
+        stats = routing.statistics(tokens, experts, top_k, ep)
+        predicted.append(
+            float(np.sum(moe_time(chip, lane, work, np.array([float(tokens)]), [stats], warm=True).seconds))
+        )
+    assert mape(np.array(predicted), read["latency_us"][::every].astype(float)) < 10.0
