@@ -119,7 +119,7 @@ def gemm_time(
     >>> h100 = Chip({"bf16": 989e12}, 3.35e12, 132, 50e6)
     >>> lane = GemmParams(t0=2.5e-6, ec=0.86, eb=0.89, q=3.0, k0=170, ts=2.5e-6, ct=3, oe=0.08)
     >>> round(float(gemm_time(h100, lane, 1, 5120, 17408).seconds) * 1e6, 1)
-    63.0
+    65.1
     """
     rate = chip.peak(dtype) * compute_factor
     weights, inputs, outputs = widths.weight * n * k, widths.inputs * m * k, widths.output * m * n
@@ -153,26 +153,6 @@ def gemm_time(
         latency=params.t0 + chosen(split) + busy * share * fill,
         hbm_demand=chosen(t_memory),
         compute_demand=busy * np.minimum(chosen(w), 1.0),
-    )
-
-
-def gemm_seconds(
-    chip: Chip,
-    params: GemmParams,
-    m: Array | float,
-    n: Array | float,
-    k: Array | float,
-    *,
-    dtype: str = "bf16",
-    widths: GemmWidths = BF16_WIDTHS,
-    warm: bool = False,
-    compute_factor: float = 1.0,
-) -> Array:
-    """Return ``gemm_time(...).seconds`` without the split by cause (for tables and fits) [s]."""
-    return np.asarray(
-        gemm_time(
-            chip, params, m, n, k, dtype=dtype, widths=widths, warm=warm, compute_factor=compute_factor
-        ).seconds
     )
 
 

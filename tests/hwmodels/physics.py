@@ -30,7 +30,8 @@ LANES: dict[str, dict[str, float]] = {
     "allreduce": {"a0_us": 4.2, "a1_us": 0.09, "bl": 0.45, "c0_us": 9.5, "c1_us": 0.01, "bb": 0.73},
     "moe": {
         "t0_us": 18, "t1_us": 14, "tc": 16, "te_ns": 24, "ec": 0.63, "ct": 226, "k0": 186,
-        "eb": 0.91, "q": 2.7, "sat": 3.4, "oe": 0.29, "wq": 0.4, "xl": 2.5, "xg": 1.5, "tr_ns": 0, "al": 2.8, "allrows": 1,
+        "eb": 0.91, "q": 2.7,
+        "sat": 3.4, "oe": 0.29, "wq": 0.4, "xl": 2.5, "xg": 1.5, "tr_ns": 0, "al": 2.8, "allrows": 1,
     },
     "mla_decode": DECODE | {"hm": 64, "rr": 0.0, "x": 1.4, "split": 1, "gp": 104},
     "mla_prefill": PREFILL | {"x": 1.1, "d": 320},
