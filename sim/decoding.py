@@ -18,7 +18,17 @@ class DecodeCohort:
     block_size : tokens of one KV block [tokens]
     """
 
-    __slots__ = ("_last_ticks", "_leaving", "_longest", "_sequence", "block_size", "context_sum", "members", "residues", "tick")
+    __slots__ = (
+        "_last_ticks",
+        "_leaving",
+        "_longest",
+        "_sequence",
+        "block_size",
+        "context_sum",
+        "members",
+        "residues",
+        "tick",
+    )
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size

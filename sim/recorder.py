@@ -69,7 +69,9 @@ class StepRow(NamedTuple):
 class Accountant(Protocol):
     """Says in bulk what steps were spent on; see ``sim.accounting``."""
 
-    def add(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> dict[str, Int64Array] | None:
+    def add(
+        self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array
+    ) -> dict[str, Int64Array] | None:
         """Take in rows, the steps of each, and every step's duration; return per-step columns, or None."""
         ...
 
@@ -84,11 +86,13 @@ class Recorder:
     keep_steps : keep per-step columns for the result directory
     """
 
-    def __init__(self, accountant: Accountant | None = None, *, block_size: int = 16, keep_steps: bool = False) -> None:
+    def __init__(
+        self, accountant: Accountant | None = None, *, block_size: int = 16, keep_steps: bool = False
+    ) -> None:
         self.accountant = accountant
         self.block_size = block_size
         self.keep_steps = keep_steps
-        self.steps = self.jumps = self.empty_batches = self.wasted_tokens = self.late_tokens = 0
+        self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = self.late_tokens = 0
         self.preemptions = 0
         self.busy_ns = 0
         self.limiter_ns = dict.fromkeys(LIMITERS, 0)
@@ -129,9 +133,21 @@ class Recorder:
         allocator, cohort = engine.allocator, engine.decoding
         self._rows.append(
             StepRow(
-                flight.start_ns, n_decode, context_sum, longest, len(cohort) if batch.decoding else 0, sampled, prefill,
-                contexts, allocator.num_blocks - allocator.free_blocks, allocator.held_blocks, engine.live_tokens,
-                cohort.residues.copy(), cohort.tick, LIMITERS.index(batch.limiter), len(engine.running),
+                flight.start_ns,
+                n_decode,
+                context_sum,
+                longest,
+                len(cohort) if batch.decoding else 0,
+                sampled,
+                prefill,
+                contexts,
+                allocator.num_blocks - allocator.free_blocks,
+                allocator.held_blocks,
+                engine.live_tokens,
+                cohort.residues.copy(),
+                cohort.tick,
+                LIMITERS.index(batch.limiter),
+                len(engine.running),
             )  # fmt: skip
         )
         self.preemptions += len(batch.preempted)
@@ -150,6 +166,7 @@ class Recorder:
         ends += flight.start_ns
         self._size = size + steps
         self.steps += steps
+        self.skipped_steps += steps - 1
         self._pending += steps
         if self._pending >= FLUSH_STEPS:
             self._work_out_steps()
@@ -162,9 +179,10 @@ class Recorder:
         """Drop steps that no open stretch needs any more, and grow if that is not enough."""
         self._count_gaps()
         keep = min(
-            (request.stretch_step for request in self._stretches if request.stretch_step >= 0), default=self._counted
+            (request.stretch_step for request in self._stretches if request.stretch_step >= 0),
+            default=self._counted,
         )
-        keep = min(keep, self._counted, self._base + self._size) - self._base
+        keep = min(keep, self._counted, self.steps - self._pending) - self._base
         kept = self._size - keep
         capacity = len(self._durations)
         while kept + steps > capacity // 2:
@@ -264,11 +282,20 @@ class Recorder:
             reason_code = -1
         self._requests.extend(
             (
-                request.index, request.arrival_ns, request.first_scheduled_ns, request.first_token_ns,
-                request.last_token_ns, request.input_tokens, request.output_tokens, request.num_cached_tokens,
-                request.num_preemptions, request.priority, request.status,
+                request.index,
+                request.arrival_ns,
+                request.first_scheduled_ns,
+                request.first_token_ns,
+                request.last_token_ns,
+                request.input_tokens,
+                request.output_tokens,
+                request.num_cached_tokens,
+                request.num_preemptions,
+                request.priority,
+                request.status,
                 self.slo_classes.setdefault(request.slo_class, len(self.slo_classes)),
-                -1 if request.session is None else request.session, reason_code,
+                -1 if request.session is None else request.session,
+                reason_code,
             )  # fmt: skip
         )
 
@@ -285,6 +312,12 @@ class Recorder:
         self._work_out_steps()
         self._count_gaps()
         self._count_single_gaps()
+
+    def step_columns(self) -> dict[str, Int64Array] | None:
+        """Return the per-step columns that were kept."""
+        if not self.step_tables:
+            return None
+        return {name: np.concatenate([table[name] for table in self.step_tables]) for name in self.step_tables[0]}
 
     def itl_by_position(self) -> tuple[Int64Array, Int64Array]:
         """Return the sum of the gaps before output token p [ns] and their count, index p."""
@@ -326,7 +359,9 @@ class Recorder:
         entries = [len(rows[number].due) for number in many]
         total = sum(entries)
         residue = np.fromiter(chain.from_iterable(rows[number].due for number in many), np.int64, total)
-        members = np.fromiter(chain.from_iterable(rows[number].due.values() for number in many), np.int64, total)
+        members = np.fromiter(
+            chain.from_iterable(rows[number].due.values() for number in many), np.int64, total
+        )
         owner = np.repeat(np.array(many, dtype=np.int64), entries)
         tick = np.repeat(np.fromiter((rows[number].tick for number in many), np.int64, len(many)), entries)
         at = -(residue + tick) % size + 1

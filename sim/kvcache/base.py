@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from ..decoding import DecodeCohort
     from ..request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """A sized KV pool as an allocator sees it.
+
+    Attributes
+    ----------
+    num_blocks : blocks that requests can use [blocks]
+    block_size : tokens of one block [tokens]
+    bounded_blocks : blocks a sequence of so many tokens takes in layers whose cache is bounded; None: no such layers
+    """
+
+    num_blocks: int
+    block_size: int
+    bounded_blocks: Callable[[int], int] | None = None
 
 
 @runtime_checkable

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .paged import PagedAllocator
+
+if TYPE_CHECKING:
+    from .base import PoolShape
 
 
 class ContiguousAllocator(PagedAllocator):
@@ -26,3 +31,8 @@ class ContiguousAllocator(PagedAllocator):
     def __init__(self, pool_tokens: int, max_model_len: int) -> None:
         super().__init__(pool_tokens // max_model_len, max_model_len, enable_prefix_caching=False)
         self.external_tokens = pool_tokens % max_model_len
+
+    @classmethod
+    def of(cls, pool: PoolShape, *, max_model_len: int, enable_prefix_caching: bool) -> ContiguousAllocator:
+        """Make the allocator of a sized pool; a contiguous cache has no prefixes to share."""
+        return cls(pool.num_blocks * pool.block_size, max_model_len)

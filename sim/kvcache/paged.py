@@ -6,8 +6,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..decoding import DecodeCohort
     from ..request import Request
+    from .base import PoolShape
 
 
 class Block:
@@ -31,11 +34,15 @@ class Remains:
 
 
 class Holding:
-    """What one request holds: blocks with shareable content, then ``private`` blocks that only need counting."""
+    """What one request holds: blocks with shareable content, then ``private`` blocks that only need counting.
 
-    __slots__ = ("cached", "private", "shared")
+    ``cached`` of the shared ones are findable; ``bounded`` blocks hold what does not grow (windows, states).
+    """
+
+    __slots__ = ("bounded", "cached", "private", "shared")
 
     def __init__(self) -> None:
+        self.bounded = 0
         self.shared: list[Block] = []
         self.cached = 0
         self.private = 0
@@ -63,12 +70,22 @@ class PagedAllocator:
     num_blocks : blocks that requests can use (the null block is not among them) [blocks]
     block_size : tokens of one block [tokens]
     enable_prefix_caching : keep the content of freed blocks findable
+    bounded_blocks : blocks that a sequence of so many tokens takes once, whatever it grows to, for layers whose cache
+        is bounded (sliding windows, recurrent states); None if there are none [blocks]
     """
 
     name = "paged"
     external_tokens = 0
 
-    def __init__(self, num_blocks: int, block_size: int = 16, *, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int = 16,
+        *,
+        enable_prefix_caching: bool = True,
+        bounded_blocks: Callable[[int], int] | None = None,
+    ) -> None:
+        self.bounded_blocks = bounded_blocks
         self.num_blocks = self.free_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
@@ -78,11 +95,26 @@ class PagedAllocator:
         self._by_key: dict[int, dict[Block, None]] = {}
         self._remains: dict[Request, Remains] = {}
 
+    @classmethod
+    def of(cls, pool: PoolShape, *, max_model_len: int, enable_prefix_caching: bool) -> PagedAllocator:
+        """Make the allocator of a sized pool."""
+        return cls(
+            pool.num_blocks,
+            pool.block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            bounded_blocks=pool.bounded_blocks,
+        )
+
     def fits(self, tokens: int) -> bool:
-        return -(-tokens // self.block_size) <= self.num_blocks
+        return -(-tokens // self.block_size) + self._bounded(tokens) <= self.num_blocks
+
+    def _bounded(self, tokens: int) -> int:
+        return 0 if self.bounded_blocks is None else self.bounded_blocks(tokens)
 
     def tracks_content_of(self, request: Request) -> bool:
-        return self.enable_prefix_caching and len(request.block_hashes) * self.block_size > request.input_tokens
+        return (
+            self.enable_prefix_caching and len(request.block_hashes) * self.block_size > request.input_tokens
+        )
 
     def missing(self, request: Request, tokens: int) -> int:
         return -(-tokens // self.block_size) - len(self._holding(request))
@@ -107,7 +139,8 @@ class PagedAllocator:
         shared = [next(iter(self._by_key[key])) for key in request.block_hashes[:hits]]
         private = hits - len(shared)
         idle = private + sum(block.holders == 0 for block in shared)
-        wanted = -(-max(tokens, must_hold) // self.block_size) - hits
+        bounded = self._bounded(request.num_tokens_needed)
+        wanted = -(-max(tokens, must_hold) // self.block_size) - hits + bounded
         if wanted + idle + keep_free > self.free_blocks:
             return False
         if not request.num_preemptions:
@@ -120,11 +153,14 @@ class PagedAllocator:
             block.holders += 1
         holding.shared = shared
         holding.cached = hits
+        holding.bounded = bounded
         if private:
             self._revive(request, private)
             holding.private = private
         self.free_blocks -= idle
-        self.held_blocks += hits
+        self.held_blocks += hits + bounded
+        if bounded:
+            self._take(bounded)
         self._extend(request, holding, tokens)
         return True
 
@@ -144,7 +180,9 @@ class PagedAllocator:
         return cohort.steps_within(self.free_blocks)
 
     def note_output(self, request: Request) -> None:
-        self._publish(request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens)
+        self._publish(
+            request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens
+        )
 
     def free(self, request: Request, known: int) -> None:
         holding = self._holding(request)
@@ -152,8 +190,8 @@ class PagedAllocator:
         findable = min(max(known // self.block_size - len(request.block_hashes), 0), private)
         if not self.enable_prefix_caching or len(holding.shared) < len(request.block_hashes):
             findable = 0
-        self._blank += private - findable
-        released = private
+        self._blank += private - findable + holding.bounded
+        released = private + holding.bounded
         if findable:
             self._leave_behind(request, findable)
         for block in reversed(holding.shared):
@@ -165,7 +203,7 @@ class PagedAllocator:
                 else:
                     self._queue[block] = None
         self.free_blocks += released
-        self.held_blocks -= total
+        self.held_blocks -= total + holding.bounded
         request.kv = None
 
     # -- inside ---------------------------------------------------------------------------------------------------

@@ -102,10 +102,12 @@ class Scheduler(ABC):
     ----------
     name : the name used in scenario files
     holds_batch : finished requests keep their slot and blocks until the whole batch is done
+    supports_async : can decide a step while the one before it runs
     """
 
     name: ClassVar[str]
     holds_batch: ClassVar[bool] = False
+    supports_async: ClassVar[bool] = True
 
     @abstractmethod
     def queue(self) -> WaitingQueue:

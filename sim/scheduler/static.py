@@ -25,6 +25,7 @@ class Static(Scheduler):
 
     name = "static"
     holds_batch = True
+    supports_async = False
 
     def __init__(self, *, max_num_seqs: int, **_unused: object) -> None:
         self.max_num_seqs = max_num_seqs

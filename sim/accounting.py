@@ -1,0 +1,148 @@
+"""Adds up what the steps of a run were spent on, chunk by chunk, and what would have made them shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..hwmodels.account import STEP_CAUSES, StepColumns, account
+
+if TYPE_CHECKING:
+    from ..hwmodels.stepmodel import StepModel
+    from ..hwmodels.steptypes import StepDevice
+    from .recorder import StepRow
+
+Int64Array = npt.NDArray[np.int64]
+
+WORK: Mapping[str, tuple[str, float]] = {
+    "useful_flop_seconds": ("useful_flop_seconds", 1e12),
+    "useful_hbm_bytes": ("useful_bytes", 1.0),
+    "kernel_busy_s": ("kernel_busy_s", 1e12),
+    "sm_active_s": ("sm_active_s", 1e12),
+    "tensor_active_s": ("tensor_active_s", 1e12),
+    "dram_active_s": ("dram_active_s", 1e12),
+}
+"""Sum -> column of ``StepAccount``, and the whole units in one of its own."""
+SAMPLE_ROWS = 64
+LEVER_STEP = 0.1
+
+
+class StepAccountant:
+    """Attributes steps with the step model that timed them.
+
+    Work is added up in whole units (bytes, picoseconds), so that a sum does not depend on how a run was cut into rows.
+
+    Parameters
+    ----------
+    model : the step model
+    keep_steps : return per-step columns
+    """
+
+    def __init__(self, model: StepModel, *, keep_steps: bool = False) -> None:
+        self.model = model
+        self.keep_steps = keep_steps
+        self.causes_ns = dict.fromkeys(STEP_CAUSES, 0)
+        self._work = dict.fromkeys(WORK, 0)
+        self._sample: list[tuple[StepRow, int, int]] = []
+        self._stride = 1
+        self._seen = 0
+
+    def add(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> dict[str, Int64Array] | None:
+        """Take in rows, the steps of each, and every step's duration [ns]; return per-step columns if asked for."""
+        found = account(self.model, _columns(rows, steps, durations_ns, self.model.needs_contexts))
+        for number, cause in enumerate(STEP_CAUSES):
+            self.causes_ns[cause] += int(found.causes_ns[:, number].sum())
+        for name, (column, units) in WORK.items():
+            self._work[name] += int(np.rint(np.asarray(getattr(found, column)) * units).astype(np.int64).sum())
+        self._pick(rows, steps, durations_ns)
+        if not self.keep_steps:
+            return None
+        return {f"{cause}_ns": found.causes_ns[:, number] for number, cause in enumerate(STEP_CAUSES)}
+
+    def _pick(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> None:
+        """Keep every n-th row, n doubled whenever twice too many have come together."""
+        first = np.cumsum(steps) - steps
+        times = np.add.reduceat(durations_ns, first).tolist()
+        for number, row in enumerate(rows):
+            if self._seen % self._stride == 0:
+                self._sample.append((row, int(steps[number]), times[number]))
+                if len(self._sample) > 2 * SAMPLE_ROWS:
+                    self._sample = self._sample[::2]
+                    self._stride *= 2
+            self._seen += 1
+
+    def work(self) -> dict[str, float]:
+        """Return the sums over the run, of one GPU: seconds [s] and bytes [B]."""
+        return {name: total / WORK[name][1] for name, total in self._work.items()}
+
+    def elasticity(self, rebuild: Callable[[StepDevice], StepModel]) -> dict[str, float]:
+        """Return lever -> share of busy time saved per share by which the lever grows, of the steps that ran.
+
+        Levers are ``hbm_bandwidth``, ``peak_flops`` (every dtype) and, where ranks communicate, ``link_bandwidth``:
+        each is made ``LEVER_STEP`` better and a sample of the run's steps is timed again.
+
+        Parameters
+        ----------
+        rebuild : makes the step model of the same scenario for another device
+        """
+        device = self.model.device
+        levers: dict[str, Mapping[str, Any]] = {
+            "hbm_bandwidth": {"hbm_bandwidth": device.hbm_bandwidth * (1 + LEVER_STEP)},
+            "peak_flops": {"peak_flops": {k: v * (1 + LEVER_STEP) for k, v in device.peak_flops.items()}},
+        }
+        if self.model.plan.group > 1:
+            levers["link_bandwidth"] = {"link_bandwidth": device.link_bandwidth * (1 + LEVER_STEP)}
+        sample = [(row, time) for row, _, time in self._sample if row.n_decode or row.prefill]
+        base = [self._step(self.model, row) for row, _ in sample]
+        found: dict[str, float] = {}
+        for lever, change in levers.items():
+            better = rebuild(_Varied(device, change))
+            saved = total = 0.0
+            for (row, time), before in zip(sample, base, strict=True):
+                saved += time * (1 - self._step(better, row) / before)
+                total += time
+            found[lever] = saved / total / LEVER_STEP if total else 0.0
+        return found
+
+    @staticmethod
+    def _step(model: StepModel, row: StepRow) -> int:
+        return model.step_ns(row.n_decode, row.context_sum, row.longest, row.prefill, row.sampled, row.contexts)
+
+
+def _columns(
+    rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array, needs_contexts: bool
+) -> StepColumns:
+    def column(name: str) -> Int64Array:
+        return np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows))
+
+    counts = np.fromiter((len(row.prefill) for row in rows), np.int64, len(rows))
+    chunks = np.array(list(chain.from_iterable(row.prefill for row in rows)), dtype=np.int64).reshape(-1, 2)
+    return StepColumns(
+        steps=steps,
+        n_decode=column("n_decode"),
+        context_sum=column("context_sum"),
+        longest=column("longest"),
+        sampled=column("sampled"),
+        prefill_starts=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts))),
+        prefill_new=np.ascontiguousarray(chunks[:, 0]),
+        prefill_cached=np.ascontiguousarray(chunks[:, 1]),
+        duration_ns=durations_ns,
+        contexts=[row.contexts for row in rows] if needs_contexts else None,
+    )
+
+
+class _Varied:
+    """A device with some of its figures changed."""
+
+    def __init__(self, device: StepDevice, changes: Mapping[str, Any]) -> None:
+        self._device = device
+        self._changes = changes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._changes:
+            return self._changes[name]
+        return getattr(self._device, name)

@@ -1,0 +1,244 @@
+"""One run: from a scenario to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from ..hwmodels.capacity import kv_pool
+from ..hwmodels.pool import KVPool, PoolSettings
+from ..hwmodels.stepmodel import StepModel
+from .accounting import StepAccountant
+from .engine import Engine
+from .kvcache.base import KVAllocator, PoolShape
+from .policies import find_policy
+from .record import CAUSES, RunRecord
+from .recorder import Recorder
+from .request import Request
+from .result import SimulationResult
+from .scenario.resolve import ResolvedScenario, resolve
+from .setup import provenance_of, setup_of
+from .source import Source
+
+if TYPE_CHECKING:
+    from ..hwmodels.steptypes import StepDevice
+    from .scenario.schema import Scenario
+    from .scheduler.base import Scheduler
+    from .workload.workload import Workload
+
+
+def simulate(
+    scenario: Scenario | ResolvedScenario, *, keep_steps: bool = False, progress: Callable[[int, int], None] | None = None
+) -> SimulationResult:
+    """Run a scenario to its end.
+
+    Parameters
+    ----------
+    scenario : the question, or the question with everything it names
+    keep_steps : keep per-step columns for the result directory
+    progress : called now and then with the requests that have ended, and all of them
+
+    Raises
+    ------
+    MemboundError
+        One line: the model does not fit, a policy is unknown, the trace cannot be read, ...
+    """
+    resolved = scenario if isinstance(scenario, ResolvedScenario) else resolve(scenario)
+    workload = resolved.workload
+    assert workload is not None
+    pool = size_pool(resolved)
+    model = step_model(resolved)
+    allocator = make_allocator(resolved, pool)
+    scheduler = make_scheduler(resolved)
+    accountant = StepAccountant(model, keep_steps=keep_steps)
+    recorder = Recorder(accountant, block_size=allocator.block_size, keep_steps=keep_steps)
+    run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
+    return SimulationResult(make_record(resolved, pool, allocator, accountant, recorder))
+
+
+def size_pool(resolved: ResolvedScenario) -> KVPool:
+    """Size the KV pool that a scenario gets."""
+    scenario, scheduler, cache = resolved.scenario, resolved.scheduler, resolved.kv_cache
+    return kv_pool(
+        resolved.device,
+        resolved.engine,
+        resolved.model,
+        scenario.parallelism,
+        PoolSettings(
+            gpu_memory_utilization=cache.gpu_memory_utilization,
+            max_num_seqs=scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_model_len=cache.max_model_len,
+            block_size=cache.block_size,
+            kv_cache_dtype=scenario.quantization.kv_cache,
+            weights=scenario.quantization.weights,
+            num_gpu_blocks_override=cache.num_gpu_blocks_override,
+            kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
+        ),
+    )
+
+
+def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> StepModel:
+    """Return the step model of a scenario, on its own device or on another."""
+    scenario, workload = resolved.scenario, resolved.scenario.workload
+    return StepModel(
+        device or resolved.device,
+        resolved.engine,
+        resolved.model,
+        scenario.parallelism,
+        scenario.quantization,
+        sampling=workload.sampling if workload else "greedy",
+        attention=scenario.kernels.attention,
+    )
+
+
+def make_allocator(resolved: ResolvedScenario, pool: KVPool) -> KVAllocator:
+    """Return the allocator that a scenario names, over its pool."""
+    cache = resolved.kv_cache
+    policy = find_policy("kvcache", cache.allocator, "kv_cache.allocator")
+    return policy.of(
+        pool_shape(pool), max_model_len=cache.max_model_len, enable_prefix_caching=cache.enable_prefix_caching
+    )
+
+
+def pool_shape(pool: KVPool) -> PoolShape:
+    """Express a pool in the blocks that a sequence takes as it grows.
+
+    Where layers cache in different ways, vLLM serves them from one pool: each group of layers takes blocks of its own.
+    One block here stands for one block of every group that grows; what the others take (windows, recurrent states) is
+    charged when the request is admitted.
+
+    Approximation: a window is charged at what the whole sequence will need of it from the start, up to one window
+    too much for a sequence that is still shorter.
+    """
+    layout, usable = pool.layout, pool.usable_blocks
+    if len(layout.groups) == 1:
+        return PoolShape(usable // max(layout.groups[0].copies, 1), pool.block_size * layout.context_parallel)
+    growing = sum(group.copies for group in layout.groups if group.kind == "full") or 1
+    bounded = [group for group in layout.groups if group.kind != "full"]
+    if len(bounded) == len(layout.groups):
+        bounded = bounded[1:]
+
+    def bounded_blocks(tokens: int) -> int:
+        taken = sum(
+            group.blocks(tokens, pool.max_num_batched_tokens, layout.context_parallel, layout.state_blocks)
+            for group in bounded
+        )
+        return -(-taken // growing)
+
+    size = next((group.block_tokens for group in layout.groups if group.kind == "full"), layout.block_tokens)
+    return PoolShape(usable // growing, size * layout.context_parallel, bounded_blocks)
+
+
+def make_scheduler(resolved: ResolvedScenario) -> Scheduler:
+    """Return the scheduler that a scenario names."""
+    settings = resolved.scheduler
+    policy = find_policy("scheduler", settings.name, "scheduler.name")
+    return policy(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=resolved.kv_cache.max_model_len,
+        enable_chunked_prefill=settings.enable_chunked_prefill,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        scheduler_reserve_full_isl=settings.scheduler_reserve_full_isl,
+        watermark=settings.watermark,
+        scheduling_policy=settings.scheduling_policy,
+        **settings.options,
+    )
+
+
+def run_engine(
+    resolved: ResolvedScenario,
+    workload: Workload,
+    scheduler: Scheduler,
+    allocator: KVAllocator,
+    model: StepModel,
+    recorder: Recorder,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Serve a workload on one engine until every request has ended."""
+    env = simpy.Environment(0)
+    ended, total = 0, len(workload)
+
+    def on_finish(request: Request) -> None:
+        nonlocal ended
+        ended += 1
+        if progress is not None and (ended % 1024 == 0 or ended == total):
+            progress(ended, total)
+        source.finished(request)
+
+    engine = Engine(
+        env,
+        scheduler,
+        allocator,
+        model,
+        recorder,
+        max_model_len=resolved.kv_cache.max_model_len,
+        async_scheduling=resolved.scheduler.async_scheduling and scheduler.supports_async,
+        fast_forward=resolved.scenario.simulation.fast_forward,
+        on_finish=on_finish,
+    )
+    block_size = allocator.block_size if resolved.kv_cache.enable_prefix_caching else None
+    source = Source(env, workload.iter_requests(block_size), engine.submit, workload.closed_loop)
+    engine.deliver, engine.next_arrival_ns = source.deliver, source.next_arrival_ns
+    env.run()
+    recorder.close_books()
+
+
+def make_record(
+    resolved: ResolvedScenario, pool: KVPool, allocator: KVAllocator, accountant: StepAccountant, recorder: Recorder
+) -> RunRecord:
+    """Put together what is known of a finished run."""
+    requests = recorder.requests()
+    start = int(requests["arrival_ns"].min())
+    end = max(int(requests["last_token_ns"].max()), start)
+    causes = dict.fromkeys(CAUSES, 0) | accountant.causes_ns
+    causes["idle"] = (end - start) - recorder.busy_ns
+    sums, counts = recorder.itl_by_position()
+    return RunRecord(
+        requests=requests,
+        causes_ns=causes,
+        limiter_ns=recorder.limiter_ns,
+        wall_ns=end - start,
+        busy_ns=recorder.busy_ns,
+        start_ns=start,
+        end_ns=end,
+        itl=recorder.itl,
+        itl_by_position=(sums, counts),
+        kv=_kv_figures(pool, allocator, recorder, end - start),
+        work=accountant.work() | {"elasticity": accountant.elasticity(lambda device: step_model(resolved, device))},
+        counts={
+            "steps": recorder.steps,
+            "jumps": recorder.jumps,
+            "events": recorder.steps - recorder.skipped_steps,
+            "empty_batches": recorder.empty_batches,
+            "wasted_tokens": recorder.wasted_tokens,
+            "late_tokens": recorder.late_tokens,
+        },
+        slo_classes=tuple(recorder.slo_classes) or ("default",),
+        reject_reasons=tuple(recorder.reject_reasons),
+        steps=recorder.step_columns(),
+        memory=pool,
+        provenance=provenance_of(resolved),
+        warnings=(*resolved.warnings, *pool.warnings),
+        scenario=resolved.scenario,
+        setup=setup_of(resolved),
+    )
+
+
+def _kv_figures(pool: KVPool, allocator: KVAllocator, recorder: Recorder, wall_ns: int) -> dict[str, Any]:
+    """Return how full the pool was and what of it was wasted; None where nothing was ever held."""
+    size, held_ns, live_ns = allocator.block_size, recorder.held_block_ns, recorder.live_token_ns
+    room = allocator.num_blocks * size + allocator.external_tokens
+    return {
+        "peak_usage": recorder.peak_blocks / allocator.num_blocks if allocator.num_blocks else None,
+        "mean_usage": recorder.used_block_ns / (allocator.num_blocks * wall_ns) if allocator.num_blocks and wall_ns else None,
+        "internal_fragmentation": max(1 - live_ns / (held_ns * size), 0.0) if held_ns else None,
+        "external_fragmentation": allocator.external_tokens / room if room else None,
+        "prefix_queried_tokens": allocator.queried_tokens,
+        "prefix_hit_tokens": allocator.hit_tokens,
+        "preemptions": recorder.preemptions,
+        "num_gpu_blocks": pool.num_gpu_blocks,
+    }

@@ -1,0 +1,88 @@
+"""Brings requests to the engine when they are due: arrivals fixed beforehand, or following completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from .request import Request
+
+if TYPE_CHECKING:
+    import simpy
+
+    from .workload.workload import ClosedLoopLoad
+
+
+class Source:
+    """Delivers requests in the order of their arrival.
+
+    Whoever composes a step calls ``deliver`` first, so that a request that arrives at that very instant is seen
+    whatever SimPy does first.
+
+    Parameters
+    ----------
+    env : SimPy environment [ns]
+    requests : all requests; their order is the order of arrival, or of the closed loop's users
+    submit : where a request goes when it is due
+    closed_loop : how arrivals follow completions; None if they are fixed
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        requests: Iterator[Request],
+        submit: Callable[[Request], None],
+        closed_loop: ClosedLoopLoad | None = None,
+    ) -> None:
+        self.env = env
+        self.requests = requests
+        self.submit = submit
+        self.closed_loop = closed_loop
+        self.submitted = 0
+        self._due: list[tuple[int, int, Request]] = []
+        for _ in range(1 if closed_loop is None else closed_loop.concurrency):
+            self._draw()
+        self._await()
+
+    def next_arrival_ns(self) -> int | None:
+        """When the next request arrives, as far as is known; None if nothing is due [ns]."""
+        return self._due[0][0] if self._due else None
+
+    def deliver(self, now: int) -> None:
+        """Submit every request that is due by ``now``."""
+        due = self._due
+        while due and due[0][0] <= now:
+            request = heappop(due)[2]
+            if self.closed_loop is None:
+                self._draw()
+            self.submitted += 1
+            self.submit(request)
+
+    def finished(self, request: Request) -> None:
+        """Learn that a request has ended: in a closed loop its user sends the next one."""
+        if self.closed_loop is None:
+            return
+        ended = request.last_token_ns if request.last_token_ns >= 0 else self.env.now
+        if self._draw(ended):
+            self._await()
+
+    def _draw(self, ended_ns: int | None = None) -> bool:
+        request = next(self.requests, None)
+        if request is None:
+            return False
+        if ended_ns is not None and self.closed_loop is not None:
+            request.arrival_ns = self.closed_loop.next_arrival_ns(request.index, ended_ns)
+        heappush(self._due, (request.arrival_ns, request.index, request))
+        return True
+
+    def _await(self) -> None:
+        """Wake up when the next request is due."""
+        if self._due:
+            event = self.env.timeout(max(self._due[0][0] - self.env.now, 0))
+            event.callbacks.append(self._on_due)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def _on_due(self, _event: simpy.Event) -> None:
+        self.deliver(self.env.now)
+        if self.closed_loop is None:
+            self._await()
