@@ -199,20 +199,25 @@ class Engine:
         if not len(cohort):
             return
         members = list(cohort.members)
+        self._call_back(members)
+        everyone = set(self.individuals).union(members)
+        self.individuals = [request for request in self.running if request in everyone]
+
+    def _call_back(self, members: Sequence[Request]) -> None:
+        """Take members out of the cohort while composing; a step in flight delivers to them one by one."""
+        in_flight, applied = 0, self.steps - 1
         if self.flights:
             ahead = self.flights[-1]
             already = set(ahead.emitting)
             ahead.emitting.extend(request for request in members if request not in already)
             in_flight, applied = 1, ahead.step - 1
-        else:
-            in_flight, applied = 0, self.steps - 1
         for request in members:
             self._leave_cohort(request, in_flight, applied)
-        everyone = set(self.individuals).union(members)
-        self.individuals = [request for request in self.running if request in everyone]
 
     def preempt(self, request: Request) -> None:
         """Stop a running request and queue it again; a token in flight still comes."""
+        if request in self.decoding:
+            self._call_back([request])
         self.allocator.free(request, request.num_computed_tokens - request.num_pending_tokens)
         self.live_tokens -= request.num_computed_tokens
         request.num_computed_tokens = 0
@@ -261,7 +266,7 @@ class Engine:
             self._settle_run()
         while True:
             self.deliver(now)
-            if self.running or len(self.waiting):
+            if self.running or self.waiting:
                 worked = self._compose(now)
                 if self.run is not None:
                     break
@@ -269,7 +274,7 @@ class Engine:
                     raise RuntimeError(
                         f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
                     )
-                if len(flights) < self.depth and (worked or self.running or len(self.waiting)):
+                if len(flights) < self.depth and (worked or self.running or self.waiting):
                     continue
             if not flights:
                 break
@@ -332,17 +337,18 @@ class Engine:
             flight.emitting = emitting
             self._promote(emitting, flight)
         if flight.steps:
-            self.recorder.begin(self, flight, batch, count, context_sum, longest, prefill, sampled, contexts)
+            repeats = durations is not None
+            self.recorder.begin(self, flight, batch, count, context_sum, longest, prefill, sampled, contexts, repeats)
         else:
             self.recorder.empty_batches += 1
         if durations is not None:
             self._pace_ns = int(durations[0])
             flight.end_ns = start + self._pace_ns
-            self.run = Run(flight, start + np.cumsum(durations))
+            self.run = Run(flight, start + durations.cumsum())
             self._wake_at(self._wake_of_run(steps))
         else:
             if flight.steps:
-                self.recorder.end(flight, np.array([flight.end_ns - start], dtype=np.int64))
+                self.recorder.end_one(flight)
             self.steps += flight.steps
             self.device_free_ns = flight.end_ns
             self.flights.append(flight)
@@ -450,8 +456,10 @@ class Engine:
             if len(self.padding):
                 self.padding.advance(more)
             self.live_tokens += more * len(cohort)
-        starts = np.concatenate(([first.start_ns], ends[:-1]))
-        self.recorder.end(first, ends - starts)
+        starts = np.empty_like(ends)
+        starts[0] = first.start_ns
+        starts[1:] = ends[:-1]
+        self.recorder.end_run(first, ends - starts, ends)
         self.recorder.jumps += 1
         self.steps += 1 + more
         self.device_free_ns = int(ends[-1])

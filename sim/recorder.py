@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Int64Array = npt.NDArray[np.int64]
 
 FLUSH_STEPS = 16384
+LIMITER_CODES = {name: code for code, name in enumerate(LIMITERS)}
+_NOBODY: dict[int, int] = {}
 REQUEST_FIELDS = (
     "index", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "input_tokens", "output_tokens",
     "num_cached_tokens", "num_preemptions", "priority", "status", "slo_class", "session", "reject_reason",
@@ -127,9 +129,9 @@ class Recorder:
 
     def begin(
         self, engine: Engine, flight: Flight, batch: ScheduledBatch, n_decode: int, context_sum: int, longest: int,
-        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None,
+        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None, repeats: bool,
     ) -> None:  # fmt: skip
-        """Note a step as composed."""
+        """Note a step as composed; ``repeats`` if it may become a run."""
         allocator, cohort = engine.allocator, engine.decoding
         self._rows.append(
             StepRow(
@@ -152,21 +154,32 @@ class Recorder:
         )
         self.preemptions += len(batch.preempted)
 
-    def end(self, flight: Flight, durations_ns: Int64Array) -> None:
-        """Note how long the step begun last took, or each of the run that it became [ns]."""
+    def end_one(self, flight: Flight) -> None:
+        """Note how long the step begun last took."""
+        size = self._size
+        if size >= len(self._durations):
+            self._make_room(1)
+            size = self._size
+        self._durations[size] = flight.end_ns - flight.start_ns
+        self._ends[size] = flight.end_ns
+        self._ended(1)
+
+    def end_run(self, flight: Flight, durations_ns: Int64Array, ends_ns: Int64Array) -> None:
+        """Note how long each step took of the run that the step begun last became [ns]."""
         steps = len(durations_ns)
-        self._row_steps.append(steps)
         size = self._size
         if size + steps > len(self._durations):
             self._make_room(steps)
             size = self._size
         self._durations[size : size + steps] = durations_ns
-        ends = self._ends[size : size + steps]
-        np.cumsum(durations_ns, out=ends)
-        ends += flight.start_ns
-        self._size = size + steps
-        self.steps += steps
+        self._ends[size : size + steps] = ends_ns
         self.skipped_steps += steps - 1
+        self._ended(steps)
+
+    def _ended(self, steps: int) -> None:
+        self._row_steps.append(steps)
+        self._size += steps
+        self.steps += steps
         self._pending += steps
         if self._pending >= FLUSH_STEPS:
             self._work_out_steps()

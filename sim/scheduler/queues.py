@@ -9,39 +9,21 @@ from collections.abc import Iterator
 from ..request import Request
 
 
-class FCFSQueue:
+class FCFSQueue(deque[Request]):
     """First come, first served; a preempted request goes back to the front."""
 
-    __slots__ = ("_requests",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
-
-    def push(self, request: Request) -> None:
-        """Enter at the back."""
-        self._requests.append(request)
-
-    def requeue(self, request: Request) -> None:
-        """Enter at the front."""
-        self._requests.appendleft(request)
+    push = deque[Request].append
+    requeue = deque[Request].appendleft
 
     def peek(self) -> Request:
         """Return the first request."""
-        return self._requests[0]
+        return self[0]
 
-    def pop(self) -> Request:
+    def pop(self) -> Request:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take the first request."""
-        return self._requests.popleft()
-
-    def remove(self, request: Request) -> None:
-        """Take out a request wherever it stands."""
-        self._requests.remove(request)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return self.popleft()
 
 
 class PriorityQueue:
@@ -77,6 +59,9 @@ class PriorityQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
         return (entry[3] for entry in self._entries)

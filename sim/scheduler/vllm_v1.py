@@ -66,13 +66,13 @@ class VllmV1(Scheduler):
 
     def schedule(self, view: SchedulerView, allocator: KVAllocator) -> ScheduledBatch:
         batch = ScheduledBatch()
-        budget = self._continue_all(view, allocator, batch)
+        budget = self._continue_together(view, allocator, batch)
         if budget is None:
             budget = self._continue_in_order(view, allocator, batch)
-        if len(view.waiting) and not batch.preempted:
-            self._admit(view, allocator, batch, budget)
-        elif batch.preempted:
+        if batch.preempted:
             batch.limiter = "kv_blocks"
+        elif view.waiting:
+            self._admit(view, allocator, batch, budget)
         return batch
 
     def stable_steps(self, view: SchedulerView, batch: ScheduledBatch) -> int:
@@ -84,41 +84,60 @@ class VllmV1(Scheduler):
 
     # -- running requests -------------------------------------------------------------------------------------
 
-    def _continue_all(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int | None:
-        """Give every running request what it wants and return the budget left; None if somebody cannot have it."""
+    def _continue_together(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int | None:
+        """Give every running request what it wants and return the budget left; None if turns must be taken.
+
+        First come, first served preempts from behind until the rest can have what they want: taking turns would stop at
+        the same victims, because it runs out of blocks as long as the rest want more than there are.
+        """
         cohort = view.decoding
         budget = self.max_num_batched_tokens - len(cohort)
-        needed = cohort.blocks_needed()
-        if budget < 0 or needed > allocator.free_blocks:
-            return None
         individuals = view.individuals
-        if individuals:
-            # A budget that runs dry is taken from those behind: the cohort must not be among them.
-            last = view.running[-len(individuals) :] == individuals
-            for request in individuals:
-                count = self._wanted(view, request)
-                if count > budget:
-                    if not last:
-                        return None
-                    count = budget
-                if count:
-                    batch.tokens[request] = count
-                    needed += allocator.missing(request, request.num_computed_tokens + count)
-                    budget -= count
-            if needed > allocator.free_blocks:
-                batch.tokens.clear()
+        if budget < 0 or (individuals and not self._share_out(view, batch, budget)):
+            return None
+        tokens = batch.tokens
+        while cohort.blocks_needed() + self._missing(tokens, allocator) > allocator.free_blocks:
+            if self.by_priority:
+                tokens.clear()
                 return None
+            victim = view.running[-1]
+            tokens.pop(victim, None)
+            batch.preempted.append(victim)
+            view.preempt(victim)
         if len(cohort):
             batch.decoding = True
             allocator.grow(cohort, 1)
-        for request, count in batch.tokens.items():
+        for request, count in tokens.items():
             allocator.append(request, request.num_computed_tokens + count)
+            budget -= count
         return budget
+
+    def _share_out(self, view: SchedulerView, batch: ScheduledBatch, budget: int) -> bool:
+        """Enter what each individual wants; tell whether the order of turns plays no part in it.
+
+        A budget that runs dry is taken from those behind: nobody of the cohort must be among them.
+        """
+        individuals, running = view.individuals, view.running
+        last = running[-1] is individuals[-1] and running[-len(individuals) :] == individuals
+        for request in individuals:
+            count = self._wanted(view, request)
+            if count > budget:
+                if not last:
+                    batch.tokens.clear()
+                    return False
+                count = budget
+            if count > 0:
+                batch.tokens[request] = count
+                budget -= count
+        return True
+
+    @staticmethod
+    def _missing(tokens: dict[Request, int], allocator: KVAllocator) -> int:
+        return sum(allocator.missing(request, request.num_computed_tokens + count) for request, count in tokens.items())
 
     def _continue_in_order(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int:
         """Serve running requests in order, preempting from behind when blocks run out; return the budget left."""
         view.dissolve()
-        batch.tokens.clear()
         budget = self.max_num_batched_tokens
         position = 0
         running = view.running
@@ -160,7 +179,7 @@ class VllmV1(Scheduler):
 
     def _admit(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch, budget: int) -> None:
         """Admit from the head of the line until the first that does not fit."""
-        while len(view.waiting):
+        while view.waiting:
             if budget <= 0:
                 batch.limiter = "token_budget"
                 return
