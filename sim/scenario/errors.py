@@ -49,7 +49,7 @@ def one_line(
 
 
 class Where:
-    """Where a key was written: a file and its line, or a ``--set``."""
+    """Where a key was written: a file and its line, or an option as the user wrote it."""
 
     def __init__(
         self, file: str = "", lines: typing.Callable[[Sequence[str]], int | None] | None = None
@@ -62,10 +62,10 @@ class Where:
         """Return the beginning of an error text about the key at ``path``."""
         for size in range(len(path), 0, -1):
             if tuple(path[:size]) in self.sets:
-                return f"--set {self.sets[tuple(path[:size])]}: "
+                return f"{self.sets[tuple(path[:size])]}: "
         inside = [text for key, text in self.sets.items() if key[: len(path)] == tuple(path)]
         if inside:
-            return f"--set {inside[-1]}: "
+            return f"{inside[-1]}: "
         line = self.lines(path) if self.lines else None
         return f"{self.file}: line {line}: " if line else f"{self.file}: " if self.file else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,34 @@ class _Loader(_Base):
         return build(node, deep)
 
 
-def load_scenario(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Scenario:
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One leaf to set.
+
+    Attributes
+    ----------
+    key : dotted path of the leaf
+    value : its value, as YAML would give it
+    shown : how the user wrote it, for errors (``--max-num-seqs 64``)
+    """
+
+    key: str
+    value: object
+    shown: str
+
+    @classmethod
+    def of(cls, text: str) -> Assignment:
+        """Read ``a.b=value``, the argument of ``--set``.
+
+        Raises
+        ------
+        ScenarioError : there is no ``=``, or the value is not YAML
+        """
+        key, value = _split(text)
+        return cls(key, value, f"--set {text}")
+
+
+def load_scenario(path: str | os.PathLike[str], sets: Sequence[str | Assignment] = ()) -> Scenario:
     """Read a scenario file.
 
     Parameters
@@ -46,6 +74,17 @@ def load_scenario(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Sce
     Raises
     ------
     ScenarioError : one line: what is wrong, what is allowed, the nearest match, and where
+    """
+    data, where = read_scenario(path)
+    return parse_scenario(data, sets, where)
+
+
+def read_scenario(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Where]:
+    """Read a scenario file as plain data, its paths relative to the working folder, and where its keys are.
+
+    Raises
+    ------
+    ScenarioError : the file is not there, cannot be read, or is no YAML mapping
     """
     file = os.fspath(path)
     try:
@@ -61,16 +100,18 @@ def load_scenario(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Sce
         return os.path.normpath(os.path.join(folder, os.path.expanduser(given)))
 
     move_paths(data, from_here)
-    return parse_scenario(data, sets, Where(file, lambda key: _line_of(text, key)))
+    return data, Where(file, lambda key: _line_of(text, key))
 
 
-def scenario_from(sets: Sequence[str]) -> Scenario:
+def scenario_from(sets: Sequence[str | Assignment]) -> Scenario:
     """Make a scenario from assignments alone: ``["device=h100_sxm", "model=llama-3.1-8b", …]``."""
     return parse_scenario({}, sets)
 
 
-def parse_scenario(data: Mapping[str, Any], sets: Sequence[str] = (), where: Where | str = "") -> Scenario:
-    """Make a scenario from plain data and ``--set`` assignments.
+def parse_scenario(
+    data: Mapping[str, Any], sets: Sequence[str | Assignment] = (), where: Where | str = ""
+) -> Scenario:
+    """Make a scenario from plain data and assignments, later ones over earlier ones.
 
     Raises
     ------
@@ -78,11 +119,11 @@ def parse_scenario(data: Mapping[str, Any], sets: Sequence[str] = (), where: Whe
     """
     where = Where(where) if isinstance(where, str) else where
     changed = cast("dict[str, Any]", _copy(data))
-    for assignment in sets:
-        key, value = _split(assignment)
-        parts = _parts(key)
-        where.sets[tuple(parts)] = assignment
-        assign(changed, parts, value, f"--set {assignment}")
+    for given in sets:
+        assignment = Assignment.of(given) if isinstance(given, str) else given
+        parts = _parts(assignment.key)
+        where.sets[tuple(parts)] = assignment.shown
+        assign(changed, parts, assignment.value, assignment.shown)
     _trace_replaces_draws(changed, data, where)
     try:
         return Scenario.model_validate(changed)
