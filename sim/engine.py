@@ -261,8 +261,17 @@ class Engine:
         now = self.env.now
         flights = self.flights
         if flights and flights[0].end_ns <= now:
+            before = self._kv_state() if self.run is not None else None
             self._apply(flights.popleft())
+            if before is not None:
+                self.recorder.released(before, self._kv_state())
         if self.run is not None:
+            self.deliver(now)
+            if self.waiting and now <= self.run.first.start_ns:
+                self._cut(now)
+            if self._continue_run(now):
+                self._busy = False
+                return
             self._settle_run()
         while True:
             self.deliver(now)
@@ -283,6 +292,13 @@ class Engine:
                 break
             self._apply(flights.popleft())
         self._busy = False
+
+    def _kv_state(self) -> tuple[int, int, int, int]:
+        """Return blocks in use, blocks held, live tokens and running requests, for the recorder."""
+        allocator = self.allocator
+        return (
+            allocator.num_blocks - allocator.free_blocks, allocator.held_blocks, self.live_tokens, len(self.running),
+        )  # fmt: skip
 
     def _compose(self, now: int) -> bool:
         """Compose one step, or a run; tell whether it computes anything."""
@@ -345,7 +361,7 @@ class Engine:
             self._pace_ns = int(durations[0])
             flight.end_ns = start + self._pace_ns
             self.run = Run(flight, start + durations.cumsum())
-            self._wake_at(self._wake_of_run(steps))
+            self._continue_run(now)
         else:
             if flight.steps:
                 self.recorder.end_one(flight)
@@ -411,8 +427,12 @@ class Engine:
 
     def _repetitions(self, batch: ScheduledBatch, start: int) -> int:
         """Return how often the pure decode step just composed is sure to repeat [steps]."""
-        if self.individuals or batch.tokens or any(ahead.last or ahead.late for ahead in self.flights):
+        if self.individuals or batch.tokens:
             return 0
+        for ahead in self.flights:
+            # A request that ends meanwhile leaves its place to whoever waits; an over-running one leaves the batch.
+            if ahead.late or (ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))):
+                return 0
         more = min(
             self.scheduler.stable_steps(self, batch),
             self.allocator.stable_steps(self.decoding),
@@ -425,11 +445,16 @@ class Engine:
             more = min(more, max((arrival - start) // self._pace_ns + 2, 1))
         return more
 
-    def _wake_of_run(self, steps: int) -> int:
-        """When the composition after the first ``steps`` steps of the run is made [ns]."""
+    def _continue_run(self, now: int) -> bool:
+        """Wake up at the next composition that may differ, or when requests end before it; False if that is now."""
         assert self.run is not None
-        ahead = steps - self.depth
-        return int(self.run.ends_ns[ahead]) if ahead >= 0 else self.run.first.start_ns
+        ahead = len(self.run.ends_ns) - self.depth
+        due = int(self.run.ends_ns[ahead]) if ahead >= 0 else self.run.first.start_ns
+        if due <= now:
+            return False
+        flights = self.flights
+        self._wake_at(flights[0].end_ns if flights and flights[0].last else due)
+        return True
 
     def _cut(self, now: int) -> None:
         """End the run at the first composition that sees what arrived now."""
@@ -442,7 +467,8 @@ class Engine:
             seen = 1
         if seen < len(run.ends_ns):
             run.ends_ns = run.ends_ns[:seen]
-            self._wake_at(self._wake_of_run(seen))
+            if not self._busy and not self._continue_run(now):
+                self._wake_at(now)
 
     def _settle_run(self) -> None:
         """Apply the steps of the run that have ended; the last one stays in flight if it was composed ahead."""

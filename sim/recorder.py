@@ -49,6 +49,7 @@ class StepRow(NamedTuple):
     due : block residue -> members, and the tick they refer to: when members need their next block
     limiter : code of what kept the batch from being larger
     running : requests admitted
+    released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
     """
 
     start_ns: int
@@ -66,6 +67,7 @@ class StepRow(NamedTuple):
     tick: int
     limiter: int
     running: int
+    released: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 class Accountant(Protocol):
@@ -153,6 +155,13 @@ class Recorder:
             )  # fmt: skip
         )
         self.preemptions += len(batch.preempted)
+
+    def released(self, before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> None:
+        """Note what requests that ended gave back while the run begun last goes on."""
+        gone = tuple(old - new for old, new in zip(before, after, strict=True))
+        if any(gone):
+            row = self._rows[-1]
+            self._rows[-1] = row._replace(released=tuple(a + b for a, b in zip(row.released, gone, strict=True)))
 
     def end_one(self, flight: Flight) -> None:
         """Note how long the step begun last took."""
@@ -389,16 +398,21 @@ class Recorder:
         within = np.arange(len(durations)) - np.repeat(first, steps)
         grown -= np.repeat(grown[first], steps)
 
+        released = np.fromiter(chain.from_iterable(row.released for row in rows), np.int64, 4 * len(rows))
+        released = released.reshape(-1, 4).repeat(steps, axis=0)
+        released[first] = 0
+
         def column(name: str) -> Int64Array:
             return np.repeat(np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows)), steps)
 
-        used = column("used_blocks") + grown
+        used = column("used_blocks") + grown - released[:, 0]
         self.peak_blocks = max(self.peak_blocks, int(used.max()))
         self.used_block_ns += int((used * durations).sum())
-        self.held_block_ns += int(((column("held_blocks") + grown) * durations).sum())
-        self.live_token_ns += int(((column("live_tokens") + within * column("growing")) * durations).sum())
+        self.held_block_ns += int(((column("held_blocks") + grown - released[:, 1]) * durations).sum())
+        self.live_token_ns += int(((column("live_tokens") + within * column("growing") - released[:, 2]) * durations).sum())
         if self.keep_steps:
             self._used = used
+            self._running = column("running") - released[:, 3]
 
     def _keep(
         self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, durations: Int64Array,
@@ -420,7 +434,7 @@ class Recorder:
                 "n_prefill": column(len(row.prefill) for row in rows),
                 "prefill_tokens": column(sum(new for new, _ in row.prefill) for row in rows),
                 "context_tokens": column(row.context_sum for row in rows) + within * growing,
-                "running": column(row.running for row in rows),
+                "running": self._running,
                 "used_blocks": self._used,
                 "limiter": column(row.limiter for row in rows),
                 **columns,

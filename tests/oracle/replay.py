@@ -133,7 +133,12 @@ class Log:
         first["t_end_us"] = int(ends_ns[0]) // US
         first["waiting"] = None
         size = engine.allocator.block_size
-        free = first["free_after_schedule"]
+        # The allocator is at the end of the run by now; requests may have ended with the step before it.
+        after = len(starts_ns) - 1
+        free = engine.allocator.free_blocks + sum(
+            -(-(before + 1 + after) // size) - -(-(before + 1) // size) for _, _, before, _ in first["scheduled"]
+        )
+        running = [request.request_id for request in engine.running]
         for number in range(1, len(starts_ns)):
             rows = [
                 [name, 1, before + number, -(-(before + number + 1) // size)] for name, _, before, _ in first["scheduled"]
@@ -149,7 +154,7 @@ class Log:
                     "t_end_us": int(ends_ns[number]) // US,
                     "scheduled": rows,
                     "new": [], "resumed": [], "hits": {}, "preempted": [],
-                    "running": first["running"],
+                    "running": running,
                     "waiting": None,
                     "free_after_schedule": free,
                 },  # fmt: skip
