@@ -1,0 +1,64 @@
+# membound: the two commands are `make demo` and `make test`. Both build .venv on the first call and find it current afterwards.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Stamps: written last, so that an interrupted install is simply done again.
+BASE := $(VENV)/.base-installed
+DEV := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long bench lint types layers unit format readme clean
+.NOTPARALLEL:
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(BASE)  ## simulate a chat workload on one H100
+	$(BIN)/membound simulate examples/demo-chat.yaml
+
+test: lint layers types unit  ## every check that a change must pass
+
+lint: $(DEV)  ## style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+layers: $(DEV)  ## who may import whom
+	$(BIN)/lint-imports --no-cache --no-logo
+
+types: $(DEV)  ## strict types in hwmodels and sim
+	$(BIN)/basedpyright
+
+unit: $(DEV)  ## the tests alone
+	$(BIN)/pytest
+
+test-long: $(DEV)  ## ten times as many random scenarios, freshly drawn, through the invariants
+	MEMBOUND_EXAMPLES=500 $(BIN)/pytest tests/invariants
+
+bench: $(BASE)  ## what a simulated request costs
+	$(BIN)/python benchmarks/speed.py
+
+format: $(DEV)  ## rewrite the code in the house format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+readme: $(DEV)  ## run the README's commands and quote what they print now
+	$(BIN)/python tests/test_readme.py
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "membound needs Python 3.11 or newer; none found (name one with PYTHON=...)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BASE): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $(BASE) $@
