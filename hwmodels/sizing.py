@@ -11,6 +11,8 @@ from .lowering import ParallelismLike
 from .pool import KVPool, PoolSettings
 from .spec import ModelSpec
 
+SHORTEST = 1024
+"""Shortest request of ``held_requests`` [tokens]."""
 RESERVE = ("non_torch", "nccl", "context", "graphs", "reserve")
 
 
@@ -45,6 +47,8 @@ class SizeReport:
             "uncertainty_bytes": pool.uncertainty_bytes,
             "blocks_source": pool.blocks_source,
             "block_size": pool.layout.block_tokens or pool.block_size,
+            "weight_format": pool.weight_format,
+            "kv_cache_dtype": pool.kv_cache_dtype,
             "max_model_len": pool.max_model_len,
             "total_bytes": pool.total_bytes,
             "budget_bytes": pool.budget_bytes,
@@ -62,6 +66,16 @@ class SizeReport:
             "fixed_bytes": layout.fixed_bytes(self.pool.max_num_batched_tokens),
             "bytes_per_token": layout.slope_bytes,
         }
+
+    @property
+    def held_requests(self) -> list[tuple[int, int]]:
+        """How many requests of a length the pool holds at once: (tokens, requests), lengths doubling."""
+        pool = self.pool
+        longest = min(pool.max_model_len, pool.largest_max_model_len)
+        lengths = [1 << power for power in range(SHORTEST.bit_length() - 1, longest.bit_length())]
+        lengths = [length for length in lengths if length < longest] + ([longest] if longest else [])
+        blocks = pool.usable_blocks // pool.split
+        return [(n, blocks // pool.layout.request_blocks(n, pool.max_num_batched_tokens)) for n in lengths]
 
     @property
     def shards(self) -> list[dict[str, object]]:
@@ -86,6 +100,9 @@ class SizeReport:
             "per_request_kv": self.per_request_kv,
             "shards": self.shards,
             "largest_max_model_len": self.pool.largest_max_model_len,
+            "held_requests": [
+                {"tokens": tokens, "requests": requests} for tokens, requests in self.held_requests
+            ],
             "settings": {
                 "device": self.pool.device,
                 "engine": self.pool.engine,

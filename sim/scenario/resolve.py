@@ -124,7 +124,11 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         max_model_len=max_model_len,
         overrides=_given(scenario),
     )
-    filled = _fill(scenario, defaults, max_model_len)
+    filled = _fill(
+        scenario,
+        asdict(defaults)
+        | {"max_model_len": max_model_len, "block_size": _block_size(device, engine, model, defaults)},
+    )
     workload = _workload(filled, engine) if purpose == "simulate" else None
     price, note = _price(scenario, device)
     return ResolvedScenario(
@@ -179,9 +183,20 @@ def _max_model_len(scenario: Scenario, model: ModelSpec) -> tuple[int, list[str]
     return asked, []
 
 
-def _fill(scenario: Scenario, defaults: EngineDefaults, max_model_len: int) -> Scenario:
+def _block_size(
+    device: DeviceProfile, engine: EngineProfile, model: ModelSpec, defaults: EngineDefaults
+) -> int:
+    """Return the tokens in a block: vLLM's latent attention kernels ask for larger ones than its default."""
+    from ...hwmodels.bareengine import rules_of
+    from ...hwmodels.capacity import default_block_size
+
+    if engine.engine != "vllm":
+        return defaults.block_size
+    return default_block_size(device, model, expanded=rules_of(engine).latent_expanded)
+
+
+def _fill(scenario: Scenario, known: Mapping[str, object]) -> Scenario:
     """Replace every ``auto`` of the scheduler and the KV cache by what the engine takes."""
-    known = asdict(defaults) | {"max_model_len": max_model_len}
     sections = {
         name: section.model_copy(
             update={
