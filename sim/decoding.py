@@ -19,20 +19,14 @@ class DecodeCohort:
     """
 
     __slots__ = (
-        "_last_ticks",
-        "_leaving",
-        "_longest",
-        "_sequence",
-        "block_size",
-        "context_sum",
-        "members",
-        "residues",
-        "tick",
-    )
+        "_last_ticks", "_leaving", "_longest", "_sequence", "block_size", "context_sum", "count", "members",
+        "residues", "tick",
+    )  # fmt: skip
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.members: dict[Request, int] = {}
+        self.count = 0
         self.tick = 0
         self.context_sum = 0
         self.residues: dict[int, int] = {}
@@ -42,7 +36,7 @@ class DecodeCohort:
         self._longest: int | None = 0
 
     def __len__(self) -> int:
-        return len(self.members)
+        return self.count
 
     def __contains__(self, request: Request) -> bool:
         return request in self.members
@@ -52,6 +46,7 @@ class DecodeCohort:
         computed = request.num_computed_tokens
         offset = computed - self.tick
         self.members[request] = offset
+        self.count += 1
         self.context_sum += computed
         residue = offset % self.block_size
         self.residues[residue] = self.residues.get(residue, 0) + 1
@@ -65,6 +60,7 @@ class DecodeCohort:
     def leave(self, request: Request) -> None:
         """Remove a request and write its computed tokens back to it."""
         offset = self.members.pop(request)
+        self.count -= 1
         del self._last_ticks[request]
         request.num_computed_tokens = computed = offset + self.tick
         self.context_sum -= computed
@@ -95,9 +91,9 @@ class DecodeCohort:
     def advance(self, steps: int) -> None:
         """Compute ``steps`` more tokens for every member."""
         self.tick += steps
-        self.context_sum += steps * len(self.members)
+        self.context_sum += steps * self.count
         if self._longest is not None:
-            self._longest = self._longest + steps if self.members else 0
+            self._longest = self._longest + steps if self.count else 0
 
     def steps_to_last(self) -> int:
         """Steps until some member's last token is computed; 0 without members [steps]."""
@@ -110,6 +106,8 @@ class DecodeCohort:
         """Take the members whose last token has just been computed; they stay members."""
         found: list[Request] = []
         heap = self._leaving
+        if not heap or heap[0][0] > self.tick:
+            return found
         while heap and heap[0][0] <= self.tick:
             last, sequence, request = heappop(heap)
             if self._last_ticks.get(request) == (last, sequence):
@@ -121,11 +119,11 @@ class DecodeCohort:
         if steps == 1:
             return self.residues.get(-self.tick % self.block_size, 0)
         cycles, rest = divmod(steps, self.block_size)
-        return cycles * len(self.members) + sum(count for due, count in self._due() if due < rest)
+        return cycles * self.count + sum(count for due, count in self._due() if due < rest)
 
     def steps_within(self, blocks: int) -> int:
         """Most steps for which ``blocks_needed`` is at most ``blocks`` [steps]."""
-        cycles, left = divmod(blocks, len(self.members))
+        cycles, left = divmod(blocks, self.count)
         for due, count in sorted(self._due()):
             if count > left:
                 return cycles * self.block_size + due

@@ -196,7 +196,7 @@ class Engine:
     def dissolve(self) -> None:
         """Turn every decoding request into an individual."""
         cohort = self.decoding
-        if not len(cohort):
+        if not cohort.count:
             return
         members = list(cohort.members)
         self._call_back(members)
@@ -308,12 +308,12 @@ class Engine:
         contexts: list[int] | None = None
         if batch.decoding:
             cohort.advance(1)
-            count, context_sum, longest = len(cohort), cohort.context_sum, cohort.longest
+            count, context_sum, longest = cohort.count, cohort.context_sum, cohort.longest
             sampled = count
             self.live_tokens += count
-        if len(padding):
+        if padding.count:
             padding.advance(1)
-            count += len(padding)
+            count += padding.count
             context_sum += padding.context_sum
             longest = max(longest, padding.longest)
         if self.timer.needs_contexts:
@@ -479,9 +479,9 @@ class Engine:
         if more:
             self.allocator.grow(cohort, more)
             cohort.advance(more)
-            if len(self.padding):
+            if self.padding.count:
                 self.padding.advance(more)
-            self.live_tokens += more * len(cohort)
+            self.live_tokens += more * cohort.count
         starts = np.empty_like(ends)
         starts[0] = first.start_ns
         starts[1:] = ends[:-1]

@@ -141,7 +141,7 @@ class Recorder:
                 n_decode,
                 context_sum,
                 longest,
-                len(cohort) if batch.decoding else 0,
+                cohort.count if batch.decoding else 0,
                 sampled,
                 prefill,
                 contexts,

@@ -120,7 +120,7 @@ class PagedAllocator:
         return -(-tokens // self.block_size) - len(self._holding(request))
 
     def lookup(self, request: Request) -> int:
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or not (request.block_hashes or request in self._remains):
             return 0
         limit = (request.num_tokens - 1) // self.block_size
         by_key, hits = self._by_key, 0
@@ -136,9 +136,12 @@ class PagedAllocator:
         self, request: Request, tokens: int, cached: int, *, must_hold: int = 0, keep_free: int = 0
     ) -> bool:
         hits = cached // self.block_size
-        shared = [next(iter(self._by_key[key])) for key in request.block_hashes[:hits]]
+        shared: list[Block] = []
+        idle = hits
+        if hits and request.block_hashes:
+            shared = [next(iter(self._by_key[key])) for key in request.block_hashes[:hits]]
+            idle -= sum(block.holders > 0 for block in shared)
         private = hits - len(shared)
-        idle = private + sum(block.holders == 0 for block in shared)
         bounded = self._bounded(request.num_tokens_needed)
         wanted = -(-max(tokens, must_hold) // self.block_size) - hits + bounded
         if wanted + idle + keep_free > self.free_blocks:
@@ -173,8 +176,9 @@ class PagedAllocator:
 
     def grow(self, cohort: DecodeCohort, steps: int) -> None:
         needed = cohort.blocks_needed(steps)
-        self.held_blocks += needed
-        self._take(needed)
+        if needed:
+            self.held_blocks += needed
+            self._take(needed)
 
     def stable_steps(self, cohort: DecodeCohort) -> int:
         return cohort.steps_within(self.free_blocks)
@@ -243,9 +247,11 @@ class PagedAllocator:
     def _take(self, count: int) -> None:
         """Take blocks from the front of the free queue and forget what they held."""
         self.free_blocks -= count
-        blank = min(count, self._blank)
-        self._blank -= blank
-        count -= blank
+        if count <= self._blank:
+            self._blank -= count
+            return
+        count -= self._blank
+        self._blank = 0
         while count:
             oldest = next(iter(self._queue))
             if isinstance(oldest, Block):

@@ -37,7 +37,7 @@ class Static(Scheduler):
         batch = ScheduledBatch()
         if view.running:
             batch.limiter = "max_num_seqs" if len(view.waiting) else "arrivals"
-            batch.decoding = len(view.decoding) > 0
+            batch.decoding = view.decoding.count > 0
             if batch.decoding:
                 allocator.grow(view.decoding, 1)
             for request in view.individuals:

@@ -91,7 +91,7 @@ class VllmV1(Scheduler):
         the same victims, because it runs out of blocks as long as the rest want more than there are.
         """
         cohort = view.decoding
-        budget = self.max_num_batched_tokens - len(cohort)
+        budget = self.max_num_batched_tokens - cohort.count
         individuals = view.individuals
         if budget < 0 or (individuals and not self._share_out(view, batch, budget)):
             return None
@@ -104,7 +104,7 @@ class VllmV1(Scheduler):
             tokens.pop(victim, None)
             batch.preempted.append(victim)
             view.preempt(victim)
-        if len(cohort):
+        if cohort.count:
             batch.decoding = True
             allocator.grow(cohort, 1)
         for request, count in tokens.items():
@@ -133,6 +133,8 @@ class VllmV1(Scheduler):
 
     @staticmethod
     def _missing(tokens: dict[Request, int], allocator: KVAllocator) -> int:
+        if not tokens:
+            return 0
         return sum(allocator.missing(request, request.num_computed_tokens + count) for request, count in tokens.items())
 
     def _continue_in_order(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int:
