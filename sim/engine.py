@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from simpy.events import Timeout
 
 from .decoding import DecodeCohort
 from .request import Request, Status
@@ -249,7 +250,8 @@ class Engine:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _wake_at(self, time_ns: int) -> None:
-        event = self.env.timeout(time_ns - self.env.now)
+        env = self.env
+        event = Timeout(env, time_ns - env.now)
         event.callbacks.append(self._on_wake)  # pyright: ignore[reportOptionalMemberAccess]
         self._wake = event
 
@@ -261,7 +263,7 @@ class Engine:
         now = self.env.now
         flights = self.flights
         if flights and flights[0].end_ns <= now:
-            before = self._kv_state() if self.run is not None else None
+            before = self._kv_state() if self.run is not None and flights[0].last else None
             self._apply(flights.popleft())
             if before is not None:
                 self.recorder.released(before, self._kv_state())
@@ -338,8 +340,9 @@ class Engine:
 
         start = max(now, self.device_free_ns)
         flight = Flight(now, start, start, self.steps, 1)
-        if batch.decoding:
-            flight.last = self._take_last(cohort, self.flights[-1] if self.flights else None, self.steps - 1)
+        if batch.decoding and (last := cohort.at_last()):
+            flight.last = last
+            self._retire(last, self.flights[-1] if self.flights else None, self.steps - 1)
         durations = None
         if batch.decoding and self.fast_forward and not flight.last:
             steps = 1 + self._repetitions(batch, start)
@@ -372,24 +375,22 @@ class Engine:
             self.observer.composed(self, flight, batch)
         return sampled > 0
 
-    def _take_last(self, cohort: DecodeCohort, ahead: Flight | None, applied: int) -> list[Request]:
-        """Take the members whose last token has just been computed; those whose end is foreseen leave the cohort.
+    def _retire(self, last: list[Request], ahead: Flight | None, applied: int) -> None:
+        """Put members whose last token has just been computed in running order; whose end is foreseen leaves the cohort.
 
         ``ahead`` is the step before, if it is not applied; ``applied`` the last step that is, or ``ahead``'s.
         """
-        last = cohort.at_last()
         if len(last) > 1:
             order = {request: position for position, request in enumerate(self.running)}
             last.sort(key=order.__getitem__)
-        if self.depth > 1:
-            for request in last:
-                if not self._overruns(request):
-                    if ahead is not None and request not in ahead.emitting:
-                        ahead.emitting.append(request)
-                    self._leave_cohort(
-                        request, 1 if ahead is None else 2, applied if ahead is None else ahead.step - 1
-                    )
-        return last
+        if self.depth == 1:
+            return
+        in_flight, delivered = (1, applied) if ahead is None else (2, ahead.step - 1)
+        for request in last:
+            if not self._overruns(request):
+                if ahead is not None and request not in ahead.emitting:
+                    ahead.emitting.append(request)
+                self._leave_cohort(request, in_flight, delivered)
 
     def _leave_cohort(self, request: Request, in_flight: int, applied: int) -> None:
         """Write a member's progress back to it.
@@ -499,7 +500,9 @@ class Engine:
             self._apply(first)
             composed = int(ends[-3]) if more > 1 else first.start_ns
             tail = Flight(composed, int(ends[-2]), int(ends[-1]), first.step + more, 1)
-        tail.last = self._take_last(cohort, None, tail.step - 1)
+        tail.last = cohort.at_last()
+        if tail.last:
+            self._retire(tail.last, None, tail.step - 1)
         if self.depth == 1:
             self._apply(first)
         else:

@@ -170,36 +170,54 @@ def _without_unknowns(value: Any) -> Any:
     return value
 
 
+def check_folder(folder: str | Path) -> None:
+    """Refuse a result directory that cannot be written, before the run that would fill it.
+
+    Raises
+    ------
+    OutputError
+        ``folder``, or what it would be made in, is a file or not writable.
+    """
+    target = Path(os.path.abspath(folder))
+    if target.exists() and not target.is_dir():
+        raise OutputError(f"output folder {str(folder)!r} is a file; allowed: a new or an existing folder")
+    there = next(parent for parent in (target, *target.parents) if parent.exists())
+    if not there.is_dir():
+        raise OutputError(f"output folder {str(folder)!r} cannot be made: {str(there)!r} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"output folder {str(folder)!r} cannot be written: no permission for {str(there)!r}")
+
+
 def write_result(record: RunRecord, folder: str | Path) -> list[Path]:
     """Write the result directory and return its files.
 
-    All files are first written under a temporary name beside ``folder``, then renamed: a run that is
-    interrupted leaves an earlier result as it was. Files of an earlier result that this run lacks go.
+    All files are first written under a temporary name, then renamed: a run that is interrupted leaves an
+    earlier result as it was. Files of an earlier result that this run lacks go.
 
     Raises
     ------
     OutputError
         ``folder`` is a file, or cannot be written.
     """
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise OutputError(f"output folder {str(target)!r} is a file; allowed: a new or an existing folder")
-    staging = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    check_folder(folder)
+    target = Path(os.path.abspath(folder))
+    beside = target if target.exists() else target.parent  # the parent of a folder may be write-protected
+    staging = beside / f".{target.name}.{os.getpid()}.tmp"
     try:
         staging.mkdir(parents=True)
-        _write_files(record, staging)
+        _write_files(record, staging, target)
         _publish(staging, target)
     except OSError as error:
-        raise OutputError(f"output folder {str(target)!r} cannot be written: {error.strerror}") from error
+        raise OutputError(f"output folder {str(folder)!r} cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return [target / name for name in RESULT_FILES if (target / name).exists()]
+    return [Path(folder) / name for name in RESULT_FILES if (target / name).exists()]
 
 
-def _write_files(record: RunRecord, folder: Path) -> None:
-    """Write the files of a result into an empty folder."""
+def _write_files(record: RunRecord, folder: Path, target: Path) -> None:
+    """Write the files of a result into an empty folder; paths in them start from ``target``."""
     if hasattr(record.scenario, "to_yaml"):
-        (folder / "scenario.yaml").write_text(record.scenario.to_yaml(), encoding="utf-8")
+        (folder / "scenario.yaml").write_text(record.scenario.to_yaml(target), encoding="utf-8")
     (folder / "provenance.json").write_text(to_json(provenance(record)), encoding="utf-8")
     for name, table in tables.all_tables(record).items():
         tables.write_parquet(table, folder / name)
