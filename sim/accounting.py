@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,7 @@ class StepAccountant:
         base = [self._step(self.model, row) for row, _ in sample]
         found: dict[str, float] = {}
         for lever, change in levers.items():
-            better = rebuild(_Varied(device, change))
+            better = rebuild(cast("StepDevice", _Varied(device, change)))
             saved = total = 0.0
             for (row, time), before in zip(sample, base, strict=True):
                 saved += time * (1 - self._step(better, row) / before)

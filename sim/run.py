@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-import simpy
 
 from ..hwmodels.capacity import kv_pool
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.stepmodel import StepModel
 from .accounting import StepAccountant
+from .clock import Clock
 from .engine import Engine
 from .kvcache.base import KVAllocator, PoolShape
 from .policies import find_policy
@@ -161,7 +160,7 @@ def run_engine(
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Serve a workload on one engine until every request has ended."""
-    env = simpy.Environment(0)
+    env = Clock(0)
     ended, total = 0, len(workload)
 
     def on_finish(request: Request) -> None:
@@ -191,7 +190,7 @@ def run_engine(
 
 
 @contextmanager
-def _no_cycles() -> Iterator[None]:
+def _no_cycles() -> Generator[None]:
     """Pause the collector of reference cycles: a run makes none, and looking for them costs a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()

@@ -11,6 +11,7 @@ from .request import Request
 if TYPE_CHECKING:
     import simpy
 
+    from .clock import Clock
     from .workload.workload import ClosedLoopLoad
 
 
@@ -22,7 +23,7 @@ class Source:
 
     Parameters
     ----------
-    env : SimPy environment [ns]
+    env : the clock [ns]
     requests : all requests; their order is the order of arrival, or of the closed loop's users
     submit : where a request goes when it is due
     closed_loop : how arrivals follow completions; None if they are fixed
@@ -30,7 +31,7 @@ class Source:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         requests: Iterator[Request],
         submit: Callable[[Request], None],
         closed_loop: ClosedLoopLoad | None = None,
@@ -80,7 +81,7 @@ class Source:
         """Wake up when the next request is due."""
         if self._due:
             event = self.env.timeout(max(self._due[0][0] - self.env.now, 0))
-            event.callbacks.append(self._on_due)  # pyright: ignore[reportOptionalMemberAccess]
+            event.callbacks.append(self._on_due)  # pyright: ignore[reportUnknownMemberType, reportOptionalMemberAccess]
 
     def _on_due(self, _event: simpy.Event) -> None:
         self.deliver(self.env.now)

@@ -17,11 +17,11 @@ Limiter = Literal["kv_blocks", "max_num_seqs", "token_budget", "arrivals"]
 class WaitingQueue(Protocol):
     """The order in which waiting requests are looked at."""
 
-    def push(self, request: Request) -> None:
+    def push(self, request: Request, /) -> None:
         """Enter a request that has just arrived."""
         ...
 
-    def requeue(self, request: Request) -> None:
+    def requeue(self, request: Request, /) -> None:
         """Enter a request again after its preemption."""
         ...
 
@@ -33,13 +33,11 @@ class WaitingQueue(Protocol):
         """Take the request to look at first."""
         ...
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: Request, /) -> None:
         """Take out a request wherever it stands."""
         ...
 
     def __len__(self) -> int: ...
-
-    def __bool__(self) -> bool: ...
 
     def __iter__(self) -> Iterator[Request]: ...
 

@@ -9,6 +9,7 @@ from .queues import FCFSQueue
 
 if TYPE_CHECKING:
     from ..kvcache.base import KVAllocator
+    from ..request import Request
 
 
 class Static(Scheduler):

@@ -54,6 +54,7 @@ class VllmV1(Scheduler):
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
         self.watermark = watermark
         self.by_priority = scheduling_policy == "priority"
+        self._refused: tuple[Request, int] | None = None
 
     def queue(self) -> WaitingQueue:
         return PriorityQueue() if self.by_priority else FCFSQueue()
@@ -189,6 +190,9 @@ class VllmV1(Scheduler):
                 batch.limiter = "max_num_seqs"
                 return
             request = view.waiting.peek()
+            if self._refused and self._refused[0] is request and allocator.free_blocks <= self._refused[1]:
+                batch.limiter = "kv_blocks"
+                return
             cached = allocator.lookup(request)
             count = self._capped(view, request.num_tokens - cached)
             if count > budget and not self.enable_chunked_prefill:
@@ -200,7 +204,12 @@ class VllmV1(Scheduler):
             keep_free = int(self.watermark * (allocator.num_blocks + 1)) if view.running else 0
             if not allocator.admit(request, cached + count, cached, must_hold=must_hold, keep_free=keep_free):
                 batch.limiter = "kv_blocks"
+                # The same request gets the same answer until more blocks are free, unless others may cache its prefix
+                # or a smaller chunk would do.
+                if must_hold and not request.block_hashes:
+                    self._refused = request, allocator.free_blocks
                 return
+            self._refused = None
             view.admit(request, cached)
             batch.admitted.append(request)
             batch.tokens[request] = count
