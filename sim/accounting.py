@@ -34,7 +34,8 @@ LEVER_STEP = 0.1
 class StepAccountant:
     """Attributes steps with the step model that timed them.
 
-    Work is added up in whole units (bytes, picoseconds), so that a sum does not depend on how a run was cut into rows.
+    Work is added up in whole units (bytes, picoseconds), so that a sum does not depend on how a run was cut
+    into rows.
 
     Parameters
     ----------
@@ -51,13 +52,17 @@ class StepAccountant:
         self._stride = 1
         self._seen = 0
 
-    def add(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> dict[str, Int64Array] | None:
-        """Take in rows, the steps of each, and every step's duration [ns]; return per-step columns if asked for."""
+    def add(
+        self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array
+    ) -> dict[str, Int64Array] | None:
+        """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked for."""
         found = account(self.model, _columns(rows, steps, durations_ns, self.model.needs_contexts))
         for number, cause in enumerate(STEP_CAUSES):
             self.causes_ns[cause] += int(found.causes_ns[:, number].sum())
         for name, (column, units) in WORK.items():
-            self._work[name] += int(np.rint(np.asarray(getattr(found, column)) * units).astype(np.int64).sum())
+            self._work[name] += int(
+                np.rint(np.asarray(getattr(found, column)) * units).astype(np.int64).sum()
+            )
         self._pick(rows, steps, durations_ns)
         if not self.keep_steps:
             return None
@@ -82,8 +87,8 @@ class StepAccountant:
     def elasticity(self, rebuild: Callable[[StepDevice], StepModel]) -> dict[str, float]:
         """Return lever -> share of busy time saved per share by which the lever grows, of the steps that ran.
 
-        Levers are ``hbm_bandwidth``, ``peak_flops`` (every dtype) and, where ranks communicate, ``link_bandwidth``:
-        each is made ``LEVER_STEP`` better and a sample of the run's steps is timed again.
+        Levers are ``hbm_bandwidth``, ``peak_flops`` (every dtype) and, where ranks communicate,
+        ``link_bandwidth``: each is made ``LEVER_STEP`` better and a sample of the run's steps is timed again.
 
         Parameters
         ----------
@@ -110,7 +115,9 @@ class StepAccountant:
 
     @staticmethod
     def _step(model: StepModel, row: StepRow) -> int:
-        return model.step_ns(row.n_decode, row.context_sum, row.longest, row.prefill, row.sampled, row.contexts)
+        return model.step_ns(
+            row.n_decode, row.context_sum, row.longest, row.prefill, row.sampled, row.contexts
+        )
 
 
 def _columns(

@@ -10,8 +10,9 @@ from .request import Request
 class DecodeCohort:
     """The running requests that get exactly one token in every step.
 
-    A member's computed tokens are ``offset + tick``: one counter moves them all, and ``Request`` is only written when
-    a request leaves. Sums that a step needs (contexts, blocks that fill up) are kept as they change.
+    A member's computed tokens are ``offset + tick``: one counter moves them all, and ``Request`` is only
+    written when a request leaves. Sums that a step needs (contexts, blocks that fill up) are kept as they
+    change.
 
     Parameters
     ----------

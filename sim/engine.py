@@ -263,8 +263,9 @@ class Engine:
         now = self.env.now
         flights = self.flights
         if flights and flights[0].end_ns <= now:
-            before = self._kv_state() if self.run is not None and flights[0].last else None
-            self._apply(flights.popleft())
+            flight = flights.popleft()
+            before = self._kv_state() if self.run is not None and flight.last else None
+            self._apply(flight)
             if before is not None:
                 self.recorder.released(before, self._kv_state())
         if self.run is not None:
@@ -364,6 +365,10 @@ class Engine:
             self._pace_ns = int(durations[0])
             flight.end_ns = start + self._pace_ns
             self.run = Run(flight, start + durations.cumsum())
+            arrival = self.next_arrival_ns()
+            if arrival is not None and not self.waiting:
+                # Known beforehand: whoever arrives next is seen at once, without cutting the run when it happens.
+                self._shorten_run(arrival)
             self._continue_run(now)
         else:
             if flight.steps:
@@ -459,17 +464,23 @@ class Engine:
 
     def _cut(self, now: int) -> None:
         """End the run at the first composition that sees what arrived now."""
+        if self._shorten_run(now) and not self._busy and not self._continue_run(now):
+            self._wake_at(now)
+
+    def _shorten_run(self, arrival_ns: int) -> bool:
+        """End the run at the first composition that sees an arrival; False if it ends before anyway."""
         run = self.run
         assert run is not None
-        lag = self.depth - 1
+        ends, lag = run.ends_ns, self.depth - 1
         # Composition m of the run is made at the end of its step m - 1 - lag, or at the run's start.
-        seen = int(np.searchsorted(run.ends_ns, now, side="left")) + 1 + lag
-        if lag and now <= run.first.start_ns:
+        if lag and arrival_ns <= run.first.start_ns:
             seen = 1
-        if seen < len(run.ends_ns):
-            run.ends_ns = run.ends_ns[:seen]
-            if not self._busy and not self._continue_run(now):
-                self._wake_at(now)
+        else:
+            seen = int(ends.searchsorted(arrival_ns)) + 1 + lag
+        if seen >= len(ends):
+            return False
+        run.ends_ns = ends[:seen]
+        return True
 
     def _settle_run(self) -> None:
         """Apply the steps of the run that have ended; the last one stays in flight if it was composed ahead."""
@@ -514,7 +525,7 @@ class Engine:
         """Hand out the tokens of a step that has ended."""
         end, step = flight.end_ns, flight.step + flight.steps - 1
         recorder, cohort = self.recorder, self.decoding
-        recorder.applied(step)
+        recorder.applied_steps = step + 1
         finished: list[Request] = []
         for request in flight.late:
             recorder.emit(request, step, end)

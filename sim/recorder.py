@@ -88,6 +88,10 @@ class Recorder:
     accountant : attributes the time of steps; None leaves it out (oracle runs)
     block_size : tokens of one KV block [tokens]
     keep_steps : keep per-step columns for the result directory
+
+    Attributes
+    ----------
+    applied_steps : steps whose outputs have all been handed out; the engine keeps it
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Recorder:
         self.accountant = accountant
         self.block_size = block_size
         self.keep_steps = keep_steps
-        self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = self.late_tokens = 0
+        self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = (
+            self.late_tokens
+        ) = 0
         self.preemptions = 0
         self.busy_ns = 0
         self.limiter_ns = dict.fromkeys(LIMITERS, 0)
@@ -110,7 +116,7 @@ class Recorder:
         self._rows: list[StepRow] = []
         self._row_steps: list[int] = []
         self._pending = 0
-        self._applied = 0
+        self.applied_steps = 0
 
         # Durations and ends of the steps from ``_base`` on: as far back as an open stretch of emissions reaches.
         self._base = 0
@@ -161,7 +167,9 @@ class Recorder:
         gone = tuple(old - new for old, new in zip(before, after, strict=True))
         if any(gone):
             row = self._rows[-1]
-            self._rows[-1] = row._replace(released=tuple(a + b for a, b in zip(row.released, gone, strict=True)))
+            self._rows[-1] = row._replace(
+                released=tuple(a + b for a, b in zip(row.released, gone, strict=True))
+            )
 
     def end_one(self, flight: Flight) -> None:
         """Note how long the step begun last took."""
@@ -192,10 +200,6 @@ class Recorder:
         self._pending += steps
         if self._pending >= FLUSH_STEPS:
             self._work_out_steps()
-
-    def applied(self, step: int) -> None:
-        """Learn that the outputs of every step up to ``step`` have been handed out."""
-        self._applied = step + 1
 
     def _make_room(self, steps: int) -> None:
         """Drop steps that no open stretch needs any more, and grow if that is not enough."""
@@ -277,7 +281,7 @@ class Recorder:
 
     def _count_gaps(self) -> None:
         """Count the gaps of stretches over the steps whose outputs are all handed out."""
-        first, last = self._counted, self._applied
+        first, last = self._counted, self.applied_steps
         if last <= first:
             return
         changes = np.zeros(last - first, dtype=np.int64)
@@ -339,7 +343,9 @@ class Recorder:
         """Return the per-step columns that were kept."""
         if not self.step_tables:
             return None
-        return {name: np.concatenate([table[name] for table in self.step_tables]) for name in self.step_tables[0]}
+        return {
+            name: np.concatenate([table[name] for table in self.step_tables]) for name in self.step_tables[0]
+        }
 
     def itl_by_position(self) -> tuple[Int64Array, Int64Array]:
         """Return the sum of the gaps before output token p [ns] and their count, index p."""
@@ -409,7 +415,9 @@ class Recorder:
         self.peak_blocks = max(self.peak_blocks, int(used.max()))
         self.used_block_ns += int((used * durations).sum())
         self.held_block_ns += int(((column("held_blocks") + grown - released[:, 1]) * durations).sum())
-        self.live_token_ns += int(((column("live_tokens") + within * column("growing") - released[:, 2]) * durations).sum())
+        self.live_token_ns += int(
+            ((column("live_tokens") + within * column("growing") - released[:, 2]) * durations).sum()
+        )
         if self.keep_steps:
             self._used = used
             self._running = column("running") - released[:, 3]

@@ -27,8 +27,8 @@ class Request:
     input_tokens, output_tokens : prompt length, and length of the answer, which is always reached
     max_tokens : output limit known to the scheduler; None means it equals ``output_tokens``
     priority : lower is served first under ``scheduling_policy: priority``
-    block_hashes : content keys of the leading *full* KV blocks that other requests may share, chained so that an
-        equal key means an equal prefix; blocks beyond them hold content nobody else has
+    block_hashes : content keys of the leading *full* KV blocks that other requests may share, chained so that
+        an equal key means an equal prefix; blocks beyond them hold content nobody else has
     request_id : name shown to people; defaults to the index
     """
 
@@ -74,7 +74,8 @@ class Request:
         self.last_token_ns = -1
         self.reject_reason: str | None = None
         self.kv: object = None
-        # Kept for the recorder: the step of its last token, and where the present stretch of one token a step began.
+        # Kept for the recorder: the step of its last token, and where the present stretch of one token a step
+        # began.
         self.scheduled_step = -1
         self.last_step = -1
         self.stretch_step = -1
@@ -92,6 +93,7 @@ class Request:
 
     def __repr__(self) -> str:
         return (
-            f"Request({self.request_id or self.index}, {self.input_tokens}+{self.num_output_tokens}/{self.output_tokens}, "
+            f"Request({self.request_id or self.index}, "
+            f"{self.input_tokens}+{self.num_output_tokens}/{self.output_tokens}, "
             f"computed={self.num_computed_tokens}, {self.status.name.lower()})"
         )

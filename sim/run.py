@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    scenario: Scenario | ResolvedScenario, *, keep_steps: bool = False, progress: Callable[[int, int], None] | None = None
+    scenario: Scenario | ResolvedScenario,
+    *,
+    keep_steps: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
     """Run a scenario to its end.
 
@@ -107,12 +110,12 @@ def make_allocator(resolved: ResolvedScenario, pool: KVPool) -> KVAllocator:
 def pool_shape(pool: KVPool) -> PoolShape:
     """Express a pool in the blocks that a sequence takes as it grows.
 
-    Where layers cache in different ways, vLLM serves them from one pool: each group of layers takes blocks of its own.
-    One block here stands for one block of every group that grows; what the others take (windows, recurrent states) is
-    charged when the request is admitted.
+    Where layers cache in different ways, vLLM serves them from one pool: each group of layers takes blocks of
+    its own. One block here stands for one block of every group that grows; what the others take (windows,
+    recurrent states) is charged when the request is admitted.
 
-    Approximation: a window is charged at what the whole sequence will need of it from the start, up to one window
-    too much for a sequence that is still shorter.
+    Approximation: a window is charged at what the whole sequence will need of it from the start, up to one
+    window too much for a sequence that is still shorter.
     """
     layout, usable = pool.layout, pool.usable_blocks
     if len(layout.groups) == 1:
@@ -191,7 +194,7 @@ def run_engine(
 
 @contextmanager
 def _no_cycles() -> Generator[None]:
-    """Pause the collector of reference cycles: a run makes none, and looking for them costs a tenth of its time."""
+    """Pause the collector of reference cycles: a run makes none, and the search costs a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -202,7 +205,11 @@ def _no_cycles() -> Generator[None]:
 
 
 def make_record(
-    resolved: ResolvedScenario, pool: KVPool, allocator: KVAllocator, accountant: StepAccountant, recorder: Recorder
+    resolved: ResolvedScenario,
+    pool: KVPool,
+    allocator: KVAllocator,
+    accountant: StepAccountant,
+    recorder: Recorder,
 ) -> RunRecord:
     """Put together what is known of a finished run."""
     requests = recorder.requests()
@@ -222,7 +229,8 @@ def make_record(
         itl=recorder.itl,
         itl_by_position=(sums, counts),
         kv=_kv_figures(pool, allocator, recorder, end - start),
-        work=accountant.work() | {"elasticity": accountant.elasticity(lambda device: step_model(resolved, device))},
+        work=accountant.work()
+        | {"elasticity": accountant.elasticity(lambda device: step_model(resolved, device))},
         counts={
             "steps": recorder.steps,
             "jumps": recorder.jumps,
@@ -248,7 +256,9 @@ def _kv_figures(pool: KVPool, allocator: KVAllocator, recorder: Recorder, wall_n
     room = allocator.num_blocks * size + allocator.external_tokens
     return {
         "peak_usage": recorder.peak_blocks / allocator.num_blocks if allocator.num_blocks else None,
-        "mean_usage": recorder.used_block_ns / (allocator.num_blocks * wall_ns) if allocator.num_blocks and wall_ns else None,
+        "mean_usage": recorder.used_block_ns / (allocator.num_blocks * wall_ns)
+        if allocator.num_blocks and wall_ns
+        else None,
         "internal_fragmentation": max(1 - live_ns / (held_ns * size), 0.0) if held_ns else None,
         "external_fragmentation": allocator.external_tokens / room if room else None,
         "prefix_queried_tokens": allocator.queried_tokens,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Source:
     """Delivers requests in the order of their arrival.
 
-    Whoever composes a step calls ``deliver`` first, so that a request that arrives at that very instant is seen
-    whatever SimPy does first.
+    Whoever composes a step calls ``deliver`` first, so that a request that arrives at that very instant is
+    seen whatever SimPy does first.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Source:
         """Wake up when the next request is due."""
         if self._due:
             event = self.env.timeout(max(self._due[0][0] - self.env.now, 0))
-            event.callbacks.append(self._on_due)  # pyright: ignore[reportUnknownMemberType, reportOptionalMemberAccess]
+            event.callbacks.append(self._on_due)  # pyright: ignore
 
     def _on_due(self, _event: simpy.Event) -> None:
         self.deliver(self.env.now)

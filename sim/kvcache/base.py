@@ -19,7 +19,8 @@ class PoolShape:
     ----------
     num_blocks : blocks that requests can use [blocks]
     block_size : tokens of one block [tokens]
-    bounded_blocks : blocks a sequence of so many tokens takes in layers whose cache is bounded; None: no such layers
+    bounded_blocks : blocks a sequence of so many tokens takes in layers whose cache is bounded; None: no such
+        layers
     """
 
     num_blocks: int
@@ -56,7 +57,7 @@ class KVAllocator(Protocol):
         ...
 
     def tracks_content_of(self, request: Request) -> bool:
-        """Tell whether blocks that ``request`` fills while decoding may be shared, so that each must be noted."""
+        """Tell whether blocks that ``request`` fills while decoding may be shared, so must be noted."""
         ...
 
     def missing(self, request: Request, tokens: int) -> int:
@@ -77,11 +78,11 @@ class KVAllocator(Protocol):
         ...
 
     def append(self, request: Request, tokens: int) -> bool:
-        """Give a running request the blocks it lacks to hold ``tokens`` computed tokens in all; False if none are left."""
+        """Give a running request the blocks it lacks for ``tokens`` computed tokens in all; False if none are left."""
         ...
 
     def grow(self, cohort: DecodeCohort, steps: int) -> None:
-        """Give every decoding request the blocks for ``steps`` further tokens; the caller knows that they are there."""
+        """Give every decoding request the blocks for ``steps`` more tokens; the caller knows they are there."""
         ...
 
     def stable_steps(self, cohort: DecodeCohort) -> int:

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class ContiguousAllocator(PagedAllocator):
-    """One slab of ``max_model_len`` tokens a request, reserved when it is admitted, as engines before paging did.
+    """One slab of ``max_model_len`` tokens a request, reserved at admission, as engines before paging did.
 
-    What it optimises: the simplest kernels, no block table, nothing can run out while a request decodes. What it
-    starves: the batch, because most of a slab is never used (internal fragmentation) and what is left of the pool
-    behind the last whole slab serves nobody (external fragmentation).
+    What it optimises: the simplest kernels, no block table, nothing can run out while a request decodes. What
+    it starves: the batch, because most of a slab is never used (internal fragmentation) and what is left of
+    the pool behind the last whole slab serves nobody (external fragmentation).
     Source: FasterTransformer and Orca as described by Kwon et al., SOSP 2023, section 3.
 
     It is the paged allocator with one block as long as the longest sequence and no prefix cache.

@@ -24,7 +24,7 @@ class Block:
 
 
 class Remains:
-    """The freed blocks of one request whose content nobody else has, first block first; evicted from the end."""
+    """Freed blocks of one request whose content nobody else has, first block first; evicted from the end."""
 
     __slots__ = ("blocks", "owner")
 
@@ -54,24 +54,24 @@ class Holding:
 class PagedAllocator:
     """Fixed-size blocks from one pool; a freed block keeps its content until it is needed again.
 
-    What it optimises: no external fragmentation, internal fragmentation of at most one block a request, and prefixes
-    that were computed before are not computed again. What it costs: a lookup per admission.
+    What it optimises: no external fragmentation, internal fragmentation of at most one block a request, and
+    prefixes that were computed before are not computed again. What it costs: a lookup per admission.
     Source: PagedAttention (Kwon et al., SOSP 2023); vLLM V1 ``KVCacheManager`` and ``BlockPool``.
 
-    Freed blocks queue up: those without findable content at the front, the others at the back, a request's last block
-    first; allocation takes from the front and forgets what the block held.
+    Freed blocks queue up: those without findable content at the front, the others at the back, a request's
+    last block first; allocation takes from the front and forgets what the block held.
 
-    Approximation: when a preempted request comes back and its known tokens fill its last block exactly, that block is
-    computed again and its old copy can no longer be found; vLLM would keep both. It matters only if the
-    request is preempted once more before the old copy is evicted.
+    Approximation: when a preempted request comes back and its known tokens fill its last block exactly, that
+    block is computed again and its old copy can no longer be found; vLLM would keep both. It matters only if
+    the request is preempted once more before the old copy is evicted.
 
     Parameters
     ----------
     num_blocks : blocks that requests can use (the null block is not among them) [blocks]
     block_size : tokens of one block [tokens]
     enable_prefix_caching : keep the content of freed blocks findable
-    bounded_blocks : blocks that a sequence of so many tokens takes once, whatever it grows to, for layers whose cache
-        is bounded (sliding windows, recurrent states); None if there are none [blocks]
+    bounded_blocks : blocks that a sequence of so many tokens takes once, whatever it grows to, for layers
+        whose cache is bounded (sliding windows, recurrent states); None if there are none [blocks]
     """
 
     name = "paged"
@@ -210,7 +210,7 @@ class PagedAllocator:
         self.held_blocks -= total + holding.bounded
         request.kv = None
 
-    # -- inside ---------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------
 
     def _holding(self, request: Request) -> Holding:
         """Return what ``request`` holds; blocks that came by ``grow`` are entered only now."""
@@ -222,7 +222,7 @@ class PagedAllocator:
         return holding
 
     def _extend(self, request: Request, holding: Holding, tokens: int) -> None:
-        """Add the blocks for ``tokens`` in all, shareable ones first, and publish those that are full and known."""
+        """Add the blocks for ``tokens`` in all, shareable ones first; publish those that are full and known."""
         added = -(-tokens // self.block_size) - len(holding)
         if added > 0:
             self._take(added)
@@ -275,7 +275,7 @@ class PagedAllocator:
             del self._by_key[block.key]
 
     def _leave_behind(self, request: Request, blocks: int) -> None:
-        """Queue the private blocks of a request: findable by itself if it comes back, by nobody if it has finished."""
+        """Queue a request's private blocks: findable by itself if it comes back, by nobody if it has finished."""
         finished = request.num_output_tokens >= request.output_tokens
         last = next(reversed(self._queue), None)
         if finished and isinstance(last, Remains) and last.owner is None:

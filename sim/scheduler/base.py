@@ -59,15 +59,15 @@ class SchedulerView(Protocol):
     individuals: list[Request]
 
     def dissolve(self) -> None:
-        """Turn every member of ``decoding`` into an individual, so that each can be looked at in running order."""
+        """Turn every member of ``decoding`` into an individual, to be looked at in running order."""
         ...
 
     def preempt(self, request: Request) -> None:
-        """Stop a running request: its blocks are free at once, it goes back to ``waiting`` and starts over."""
+        """Stop a running request: its blocks are free at once, it waits again and starts over."""
         ...
 
     def admit(self, request: Request, cached: int) -> None:
-        """Move a waiting request that has got its blocks to ``running``, ``cached`` of its tokens computed."""
+        """Run a waiting request that has got its blocks, ``cached`` of its tokens computed."""
         ...
 
 
@@ -122,12 +122,12 @@ class Scheduler(ABC):
         return None
 
     def stable_steps(self, view: SchedulerView, batch: ScheduledBatch) -> int:
-        """Return for how many further steps the same decision would be taken if nothing arrives or finishes [steps].
+        """Return for how many more steps the decision stays the same if nothing arrives or finishes [steps].
 
         The allocator answers for itself; the default is 0, which is always right.
         """
         return 0
 
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
-        """Tell whether ``request``, which has just joined ``waiting``, could change the next decision; True is safe."""
+        """Tell whether ``request``, just arrived, could change the next decision; True is safe."""
         return True

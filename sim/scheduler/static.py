@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Static(Scheduler):
     """Fill a batch from the waiting line, run it until its longest answer is done, then fill the next.
 
-    What it optimises: nothing but simplicity. What it starves: short answers (their slots and KV stay taken, and are
-    computed along as padding, until the longest one is done) and everybody who waits.
+    What it optimises: nothing but simplicity. What it starves: short answers (their slots and KV stay taken,
+    and are computed along as padding, until the longest one is done) and everybody who waits.
     Source: FasterTransformer's request-level batching, as described in Orca (Yu et al., OSDI 2022).
 
     Parameters

@@ -26,8 +26,10 @@ class VllmV1(Scheduler):
     max_num_batched_tokens : token budget of a step [tokens]
     max_model_len : longest sequence [tokens]
     enable_chunked_prefill : prompts may be computed in parts
-    long_prefill_token_threshold : most tokens of one request in a step while others are there; 0 is no cap [tokens]
-    scheduler_reserve_full_isl : admit only a request whose whole known sequence fits, not just its first chunk
+    long_prefill_token_threshold : most tokens of one request in a step while others are there; 0 is no cap
+        [tokens]
+    scheduler_reserve_full_isl : admit only a request whose whole known sequence fits, not just its first
+        chunk
     watermark : share of the pool left free at an admission while something is running
     scheduling_policy : ``fcfs`` or ``priority``
     """
@@ -83,13 +85,16 @@ class VllmV1(Scheduler):
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
         return len(view.waiting) == 1 or (self.by_priority and view.waiting.peek() is request)
 
-    # -- running requests -------------------------------------------------------------------------------------
+    # -- running requests ------------------------------------------------------------------------------------
 
-    def _continue_together(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int | None:
+    def _continue_together(
+        self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch
+    ) -> int | None:
         """Give every running request what it wants and return the budget left; None if turns must be taken.
 
-        First come, first served preempts from behind until the rest can have what they want: taking turns would stop at
-        the same victims, because it runs out of blocks as long as the rest want more than there are.
+        First come, first served preempts from behind until the rest can have what they want: taking turns
+        would stop at the same victims, because it runs out of blocks as long as the rest want more than there
+        are.
         """
         cohort = view.decoding
         budget = self.max_num_batched_tokens - cohort.count
@@ -136,10 +141,13 @@ class VllmV1(Scheduler):
     def _missing(tokens: dict[Request, int], allocator: KVAllocator) -> int:
         if not tokens:
             return 0
-        return sum(allocator.missing(request, request.num_computed_tokens + count) for request, count in tokens.items())
+        return sum(
+            allocator.missing(request, request.num_computed_tokens + count)
+            for request, count in tokens.items()
+        )
 
     def _continue_in_order(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int:
-        """Serve running requests in order, preempting from behind when blocks run out; return the budget left."""
+        """Serve running requests in order, preempting from behind for blocks; return the budget left."""
         view.dissolve()
         budget = self.max_num_batched_tokens
         position = 0
@@ -178,7 +186,7 @@ class VllmV1(Scheduler):
             return cap
         return count
 
-    # -- waiting requests -------------------------------------------------------------------------------------
+    # -- waiting requests ------------------------------------------------------------------------------------
 
     def _admit(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch, budget: int) -> None:
         """Admit from the head of the line until the first that does not fit."""
@@ -204,8 +212,8 @@ class VllmV1(Scheduler):
             keep_free = int(self.watermark * (allocator.num_blocks + 1)) if view.running else 0
             if not allocator.admit(request, cached + count, cached, must_hold=must_hold, keep_free=keep_free):
                 batch.limiter = "kv_blocks"
-                # The same request gets the same answer until more blocks are free, unless others may cache its prefix
-                # or a smaller chunk would do.
+                # The same request gets the same answer until more blocks are free, unless others may cache
+                # its prefix or a smaller chunk would do.
                 if must_hold and not request.block_hashes:
                     self._refused = request, allocator.free_blocks
                 return
