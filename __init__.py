@@ -1,1 +1,97 @@
-"""membound: a discrete-event simulator of LLM serving."""
+"""membound: is the GPU computing, or starving for data? A discrete-event simulator of LLM serving.
+
+The names below are all that a script needs; each is loaded when it is first used.
+
+Examples
+--------
+>>> import membound as mb
+>>> mb.load_device("h100_sxm").hbm_bandwidth
+3350000000000.0
+>>> mb.size(mb.Scenario(device="h100_sxm", model="llama-3.1-8b")).memory["fits"]
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .hwmodels.device import DeviceProfile, list_devices, load_device
+    from .hwmodels.engine import EngineProfile, list_engines, load_engine
+    from .hwmodels.errors import MemboundError
+    from .hwmodels.model import ModelSpec, list_models, load_model
+    from .hwmodels.sizing import SizeReport
+    from .hwmodels.stepmodel import StepModel
+    from .sim.result import SimulationResult
+    from .sim.run import simulate
+    from .sim.scenario import Scenario, load_scenario, resolve
+    from .sim.sizing import size
+
+    __version__: str
+
+__all__ = [
+    "DeviceProfile",
+    "EngineProfile",
+    "MemboundError",
+    "ModelSpec",
+    "Scenario",
+    "SimulationResult",
+    "SizeReport",
+    "StepModel",
+    "__version__",
+    "list_devices",
+    "list_engines",
+    "list_models",
+    "load_device",
+    "load_engine",
+    "load_model",
+    "load_scenario",
+    "resolve",
+    "simulate",
+    "size",
+]
+
+_HOME = {
+    "DeviceProfile": "hwmodels.device",
+    "EngineProfile": "hwmodels.engine",
+    "MemboundError": "hwmodels.errors",
+    "ModelSpec": "hwmodels.model",
+    "Scenario": "sim.scenario",
+    "SimulationResult": "sim.result",
+    "SizeReport": "hwmodels.sizing",
+    "StepModel": "hwmodels.stepmodel",
+    "list_devices": "hwmodels.device",
+    "list_engines": "hwmodels.engine",
+    "list_models": "hwmodels.model",
+    "load_device": "hwmodels.device",
+    "load_engine": "hwmodels.engine",
+    "load_model": "hwmodels.model",
+    "load_scenario": "sim.scenario",
+    "resolve": "sim.scenario",
+    "simulate": "sim.run",
+    "size": "sim.sizing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load one of the names above from where it lives."""
+    if name == "__version__":
+        return _version()
+    if name not in _HOME:
+        raise AttributeError(f"module 'membound' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """List the names above."""
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("membound")
+    except PackageNotFoundError:
+        return "unknown"

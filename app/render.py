@@ -6,19 +6,14 @@ the same summary gives the same bytes. Colour is added only where the caller ask
 
 from __future__ import annotations
 
-import csv
-import io
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..sim.output import to_json
+from .text import DASH, LABEL, csv_of, dtype, gib, labelled, number, percent, table, text_of
 
 Summary = Mapping[str, Any]
 
-WIDTH = 110
-LABEL = 15
-DASH = "-"
 LATENCY_ROWS: tuple[tuple[str, str], ...] = (
     ("queue", "queue_s"), ("TTFT", "ttft_s"), ("TTFT at client", "client_ttft_s"), ("TPOT", "tpot_s"),
     ("ITL", "itl_s"), ("E2E", "e2e_s"),
@@ -28,9 +23,16 @@ SHARE_WORDS: Mapping[str, str] = {
     "hbm_weights": "HBM weights", "hbm_kv": "HBM KV", "hbm_activations": "HBM activations",
     "latency": "in-kernel latency",
 }  # fmt: skip
+LEVELS: Mapping[str, str] = {
+    "measured": "measured on this device",
+    "bridged": "measured on this device in other software, carried over by ratio",
+    "prior": "starting values for this device from public kernel tables, not calibrated yet",
+    "transferred_same_arch": "taken over from a device of the same architecture",
+    "transferred_cross_arch": "taken over from a device of another architecture",
+}
 MEMORY_ROWS: tuple[tuple[str, str], ...] = (
-    ("weights", "weights_bytes"), ("activations", "activation_bytes"), ("reserve", "reserve_bytes"),
-    ("KV pool", "kv_pool_bytes"),
+    ("weights_bytes", "weights"), ("activation_bytes", "activations"), ("reserve_bytes", "reserve"),
+    ("kv_pool_bytes", "KV pool"),
 )  # fmt: skip
 UTILIZATION: tuple[str, ...] = (
     "mfu", "mbu", "mfu_wall", "mbu_wall", "gpu_util", "sm_active", "tensor_active", "dram_active",
@@ -56,13 +58,7 @@ def render(summary: Summary, form: str = "table", *, color: bool = False) -> str
 
 def render_csv(summaries: Sequence[Summary]) -> str:
     """Return one row a run under dotted column names; unknown is empty, the scenario is only named."""
-    rows = [dict(_flat(summary)) for summary in summaries]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_of([dict(_flat(summary)) for summary in summaries])
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -81,80 +77,74 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def render_table(summary: Summary, *, color: bool = False) -> str:
     """Return the summary as aligned text: what ran, latencies, rates, where the time went, and the answer."""
     lines = [
-        *_wrapped("", _title(summary), strong=color),
-        *_latency_table(summary, color=color),
-        *_wrapped("requests", _requests(summary)),
-        *_wrapped("throughput", _throughput(summary)),
-        *_wrapped("SLO", _slo(summary)),
-        *_wrapped("cost", _cost(summary)),
-        *_wrapped("time spent", _shares(summary["time_share"])),
-        *_wrapped("batch limit", _shares(summary["limiter"])),
-        *_wrapped("utilization", _utilization(summary)),
-        *_wrapped("memory", _memory(summary)),
-        *_wrapped("KV pool", _kv(summary)),
-        *_wrapped("answer", str(summary["verdict"]["sentence"]), strong=color),
-        *_wrapped("prediction", _prediction(summary)),
-        *(line for note in _notes(summary) for line in _wrapped("note", note)),
+        *labelled("", _title(summary), strong=color),
+        *_latency_table(summary),
+        *labelled("requests", _requests(summary)),
+        *labelled("throughput", _throughput(summary)),
+        *labelled("SLO", _slo(summary)),
+        *labelled("cost", _cost(summary)),
+        *labelled("time spent", _shares(summary["time_share"])),
+        *labelled("batch limit", _shares(summary["limiter"])),
+        *labelled("utilization", _utilization(summary)),
+        *labelled("memory", _memory(summary)),
+        *labelled("KV pool", _kv(summary)),
+        *labelled("answer", str(summary["verdict"]["sentence"]), strong=color),
+        *labelled("prediction", _prediction(summary)),
+        *(line for note in _notes(summary) for line in labelled("note", note)),
     ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _wrapped(label: str, text: str, *, strong: bool = False) -> list[str]:
-    """Return ``text`` in lines under a label; nothing where there is nothing to say."""
-    if not text:
-        return []
-    indent = " " * LABEL if label else ""
-    lines = textwrap.wrap(text, WIDTH, initial_indent=label.ljust(len(indent)), subsequent_indent=indent)
-    return [f"\x1b[1m{line}\x1b[0m" if strong else line for line in lines]
+    return text_of(lines)
 
 
 def _title(summary: Summary) -> str:
     """Say what ran, for how long, on what load."""
     scenario: Mapping[str, Any] = summary["scenario"] or {}
     provenance, rates = summary["provenance"], summary["throughput"]
-    ran = [provenance["device"], provenance["model"] or scenario.get("model"), _formats(scenario)]
+    ran = [_hardware(scenario, provenance), provenance["model"] or scenario.get("model"), _formats(summary)]
     ran += [provenance["engine"], (scenario.get("scheduler") or {}).get("name")]
-    load = f"{summary['requests']['submitted']} requests"
+    load = f"{summary['requests']['submitted']:,} requests"
     if rates["duration_s"] is not None:
-        load += f" in {_number(rates['duration_s'])} s"
+        load += f" in {number(rates['duration_s'])} s"
     if provenance["seed"] is not None:
         load += f" (seed {provenance['seed']})"
     return " · ".join(str(part) for part in [*ran, load] if part)
 
 
-def _formats(scenario: Mapping[str, Any]) -> str:
-    """Say in which formats weights and KV cache are kept, where the scenario says so."""
-    quantization = scenario.get("quantization") or {}
-    words = {"weights": "weights", "kv_cache": "KV"}
-    return ", ".join(f"{quantization[key]} {word}" for key, word in words.items() if quantization.get(key))
+def _hardware(scenario: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
+    """Return the device, how many of them, and whether it is a what-if."""
+    parallel = scenario.get("parallelism") or {}
+    gpus = parallel.get("tensor_parallel_size", 1) * parallel.get("pipeline_parallel_size", 1)
+    asked = scenario.get("device")
+    changes = [f"{k} {v}" for k, v in asked.items() if k != "base"] if isinstance(asked, Mapping) else []
+    what_if = f" with {', '.join(changes)}" if changes else ""
+    return (f"{gpus} x " if gpus > 1 else "") + f"{provenance['device'] or asked or ''}{what_if}"
 
 
-def _latency_table(summary: Summary, *, color: bool) -> list[str]:
+def _formats(summary: Summary) -> str:
+    """Say in which formats weights and KV cache are kept, where that is known."""
+    asked = (summary["scenario"] or {}).get("quantization") or {}
+    memory = summary["memory"]
+    words = {
+        "weights": (memory.get("weight_format"), "weights"),
+        "kv_cache": (memory.get("kv_cache_dtype"), "KV"),
+    }
+    known = {word: taken or asked.get(key) for key, (taken, word) in words.items()}
+    return ", ".join(f"{dtype(name)} {word}" for word, name in known.items() if name)
+
+
+def _latency_table(summary: Summary) -> list[str]:
     """Return the latencies [ms], one row a metric. Without a steady state the means are not quoted."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     thresholds = _thresholds(summary)
     columns = [*LATENCY_COLUMNS, *(["SLO"] if thresholds else [])]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(r"latency \[ms]", min_width=LABEL - 2, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right", min_width=8, no_wrap=True)
     quoted = summary["verdict"].get("stability") in ("steady", None)
+    rows: list[list[str]] = []
     for label, metric in LATENCY_ROWS:
         row = summary["latency"][metric]
         cells = [
             DASH if name == "mean" and not quoted else _milliseconds(row[name]) for name in LATENCY_COLUMNS
         ]
-        table.add_row(label, *cells, *([thresholds.get(metric, "")] if thresholds else []))
-    console = Console(
-        file=io.StringIO(), width=WIDTH, force_terminal=color, color_system="standard" if color else None,
-        no_color=not color, highlight=False, legacy_windows=False, _environ={},
-    )  # fmt: skip
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get().rstrip("\n").split("\n")
+        rows.append([label, *cells, *([thresholds.get(metric, "")] if thresholds else [])])
+    right = range(1, len(columns) + 1)
+    return table(["latency [ms]", *columns], rows, right=right, widths=[LABEL - 1, *[9] * len(columns)])
 
 
 def _thresholds(summary: Summary) -> dict[str, str]:
@@ -166,82 +156,66 @@ def _thresholds(summary: Summary) -> dict[str, str]:
     return {name: _milliseconds(limit) for name, limit in limits.items() if isinstance(limit, int | float)}
 
 
-def _requests(summary: Summary) -> str:
+def _requests(summary: Summary) -> list[str]:
     counts = summary["requests"]
-    said = [f"{counts['completed']} of {counts['submitted']} completed"]
+    said = [f"{counts['completed']:,} of {counts['submitted']:,} completed"]
     if counts["rejected"]:
         reasons = ", ".join(
-            f"{n} {name.replace('_', ' ')}" for name, n in counts["rejected_by_reason"].items()
+            f"{n:,} {name.replace('_', ' ')}" for name, n in counts["rejected_by_reason"].items()
         )
-        said.append(f"{counts['rejected']} rejected ({reasons})")
-    said += [
-        f"{counts[name]} {word}" for name, word in (("aborted", "aborted"), ("preemptions", "preemptions"))
-    ]
-    return "   ".join(said)
+        said.append(f"{counts['rejected']:,} rejected ({reasons})")
+    return [*said, *(f"{counts[name]:,} {name}" for name in ("aborted", "preemptions"))]
 
 
-def _throughput(summary: Summary) -> str:
-    rates = summary["throughput"]
+def _throughput(summary: Summary) -> list[str]:
     words = {
         "requests_per_s": "requests/s",
         "input_tokens_per_s": "input tok/s",
         "output_tokens_per_s": "output tok/s",
         "output_tokens_per_s_per_gpu": "output tok/s/GPU",
     }
-    return "   ".join(
-        f"{_number(rates[name])} {word}" for name, word in words.items() if rates[name] is not None
-    )
+    return _figures(summary["throughput"], words, number, before=False)
 
 
-def _slo(summary: Summary) -> str:
+def _slo(summary: Summary) -> list[str]:
     slo = summary["slo"]
     if slo["attainment"] is None:
-        return ""
-    goodput = "" if slo["goodput_per_s"] is None else f"   goodput {_number(slo['goodput_per_s'])} requests/s"
+        return []
     verdict = {True: "met: ", False: "MISSED: ", None: ""}[slo["met"]]
-    return f"{verdict}{_percent(slo['attainment'])} of the requests within their thresholds{goodput}"
+    said = [f"{verdict}{percent(slo['attainment'])} of the requests within their thresholds"]
+    if slo["goodput_per_s"] is not None:
+        said.append(f"goodput {number(slo['goodput_per_s'])} requests/s")
+    return said
 
 
-def _cost(summary: Summary) -> str:
-    cost = summary["cost"]
+def _cost(summary: Summary) -> list[str]:
     words = {
-        "usd_per_million_output_tokens": "output tokens",
-        "usd_per_million_tokens": "tokens, input and output",
+        "usd_per_million_output_tokens": "USD per million output tokens",
+        "usd_per_million_tokens": "USD per million tokens, input and output",
     }
-    return "   ".join(
-        f"{_number(cost[n])} USD per million {w}" for n, w in words.items() if cost[n] is not None
-    )
+    return _figures(summary["cost"], words, number, before=False)
 
 
-def _shares(shares: Mapping[str, float | None]) -> str:
+def _shares(shares: Mapping[str, float | None]) -> list[str]:
     """Return the shares that round to something, largest first."""
-    known = {name: share for name, share in shares.items() if share}
+    known = {name: share for name, share in shares.items() if share and share >= 0.0005}
     ordered = sorted(known, key=lambda name: -known[name])
-    return "   ".join(
-        f"{SHARE_WORDS.get(name, name.replace('_', ' '))} {_percent(known[name])}"
-        for name in ordered
-        if known[name] >= 0.0005
-    )
+    words = {name: SHARE_WORDS.get(name, name.replace("_", " ")) for name in ordered}
+    return _figures(known, words, percent)
 
 
-def _utilization(summary: Summary) -> str:
-    figures = summary["utilization"]
-    names = [name for name in UTILIZATION if figures[name] is not None]
-    return "   ".join(f"{name} {_percent(figures[name])}" for name in names)
+def _utilization(summary: Summary) -> list[str]:
+    return _figures(summary["utilization"], dict(zip(UTILIZATION, UTILIZATION, strict=True)), percent)
 
 
-def _memory(summary: Summary) -> str:
+def _memory(summary: Summary) -> list[str]:
     memory = summary["memory"]
-    said = [f"{word} {memory[n] / 2**30:.2f} GiB" for word, n in MEMORY_ROWS if memory[n] is not None]
-    if memory["num_gpu_blocks"] is not None:
-        said.append(f"{memory['num_gpu_blocks']} blocks")
-    if memory["kv_capacity_tokens"] is not None:
-        said.append(f"{memory['kv_capacity_tokens']} tokens")
-    return "   ".join(said)
+    said = _figures(memory, dict(MEMORY_ROWS), lambda size: f"{gib(size)} GiB")
+    words = {"num_gpu_blocks": "blocks", "kv_capacity_tokens": "tokens"}
+    return said + _figures(memory, words, "{:,}".format, before=False)
 
 
-def _kv(summary: Summary) -> str:
-    kv = summary["kv"]
+def _kv(summary: Summary) -> list[str]:
     words = {
         "peak_usage": "peak",
         "mean_usage": "mean",
@@ -249,18 +223,28 @@ def _kv(summary: Summary) -> str:
         "internal_fragmentation": "internal fragmentation",
         "external_fragmentation": "external fragmentation",
     }
-    return "   ".join(f"{word} {_percent(kv[name])}" for name, word in words.items() if kv[name] is not None)
+    return _figures(summary["kv"], words, percent)
+
+
+def _figures(
+    values: Mapping[str, Any], words: Mapping[str, str], write: Callable[[Any], str], *, before: bool = True
+) -> list[str]:
+    """Return the known ones of some figures, each with its word before or after it."""
+    known = [(word, write(values[name])) for name, word in words.items() if values.get(name) is not None]
+    return [f"{word} {figure}" if before else f"{figure} {word}" for word, figure in known]
 
 
 def _prediction(summary: Summary) -> str:
     """Say how sure the figures are."""
     confidence = summary["confidence"]
-    level = f"parameters {confidence['level']}" if confidence["level"] else "parameters of unstated origin"
+    level: str | None = confidence["level"]
+    told = LEVELS.get(level or "")
+    origin = f"{level}: {told}" if told else f"parameters {level or 'of unstated origin'}"
     interval: Mapping[str, Sequence[float]] | None = confidence["interval"]
     if not interval:
-        return f"{level}; no interval yet"
-    spans = (f"{name} {_number(low)} to {_number(high)}" for name, (low, high) in interval.items())
-    return f"{level}; {', '.join(spans)}"
+        return f"{origin}; no interval yet"
+    spans = (f"{name} {number(low)} to {number(high)}" for name, (low, high) in interval.items())
+    return f"{origin}; {', '.join(spans)}"
 
 
 def _notes(summary: Summary) -> list[str]:
@@ -270,25 +254,4 @@ def _notes(summary: Summary) -> list[str]:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return DASH if seconds is None else _number(seconds * 1000)
-
-
-def _number(value: float) -> str:
-    """Return four significant digits without an exponent.
-
-    >>> _number(0.012345), _number(12.345), _number(123456.7)
-    ('0.01235', '12.35', '123457')
-    """
-    if value == 0:
-        return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else -_leading_zeros(abs(value))
-    return f"{value:.{max(0, 4 - magnitude)}f}"
-
-
-def _leading_zeros(value: float) -> int:
-    """Return how many zeros follow the point of a number below 1 (at most 8)."""
-    return next((i for i in range(8) if value >= 10.0 ** -(i + 1)), 8)
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
+    return DASH if seconds is None else number(seconds * 1000)

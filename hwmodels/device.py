@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict
 from .catalog import find, ids, read_yaml
 from .datasheet import Datasheet
 from .errors import CatalogError, unknown
-from .lanes import FittedLane, Lane, as_lane
+from .lanes import FittedLane, Lane, Level, as_lane
 from .prices import Price, list_price
 from .validation import validate
 from .whatif import changed_datasheet
 
 DEVICES = Path(__file__).parent / "devices"
+TRANSFERRED: tuple[Level, ...] = ("transferred_same_arch", "transferred_cross_arch")
 
 
 class DeviceProfile(BaseModel):
@@ -239,12 +240,12 @@ def _relative(device: DeviceProfile) -> DeviceProfile | None:
 def _transferred(lane: Lane, to: DeviceProfile) -> Lane:
     """Label a borrowed lane; a measured table goes along only where the link is the same."""
     origin = load_device(lane.device)
-    level = "transferred_same_arch" if origin.arch == to.arch else "transferred_cross_arch"
+    level: Level = "transferred_same_arch" if origin.arch == to.arch else "transferred_cross_arch"
     same_link = (origin.link_type, origin.link_bandwidth) == (to.link_type, to.link_bandwidth)
     return replace(
         lane,
         level=level,
-        source=f"{lane.source}; transferred from {lane.device}",
+        source=lane.source if lane.level in TRANSFERRED else f"{lane.source}; transferred from {lane.device}",
         table=lane.table if same_link else None,
     )
 

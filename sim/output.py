@@ -185,7 +185,7 @@ def check_folder(folder: str | Path) -> None:
     if not there.is_dir():
         raise OutputError(f"output folder {str(folder)!r} cannot be made: {str(there)!r} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise OutputError(f"output folder {str(folder)!r} cannot be written: no permission for {str(there)!r}")
+        raise OutputError(f"output folder {str(folder)!r} cannot be written: {str(there)!r} is protected")
 
 
 def write_result(record: RunRecord, folder: str | Path) -> list[Path]:

@@ -65,7 +65,7 @@ def full(make_record, row):
     rows.append(row(scheduled=None, first=None, last=None, status=Status.REJECTED, reject_reason=0))
     scenario = SimpleNamespace(
         model_dump=lambda mode: {"name": "by hand", "device": "h100_sxm"},
-        to_yaml=lambda: "name: by hand\n",
+        to_yaml=lambda _folder: "name: by hand\n",
     )
     names = [*PROMISED["memory"][:-1]]
     return make_record(
@@ -205,7 +205,7 @@ def test_a_write_that_fails_leaves_the_earlier_result_and_no_temporary_files(
 ):
     write_result(full, tmp_path / "run")
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    broken = make_record([row()], scenario=SimpleNamespace(to_yaml=lambda: 1 / 0))
+    broken = make_record([row()], scenario=SimpleNamespace(to_yaml=lambda _folder: 1 / 0))
     with pytest.raises(ZeroDivisionError):
         write_result(broken, tmp_path / "run")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
@@ -216,7 +216,7 @@ def test_a_file_in_the_way_is_a_one_line_error(full, tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(OutputError, match="is a file; allowed: a new or an existing folder"):
         write_result(full, tmp_path / "run")
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be made"):
         write_result(full, tmp_path / "run" / "below")
 
 

@@ -1,0 +1,1 @@
+"""The verbs of the command line, one a file: parse, ask the library, render; no verb decides anything."""

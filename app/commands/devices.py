@@ -1,0 +1,37 @@
+"""``membound devices``: the GPUs at hand, or everything known of one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..console import emit
+from ..flags import complete_devices
+from ..options import Debug, Form, Format
+
+
+def devices(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Id, alias or path of one device.", autocompletion=complete_devices
+        ),
+    ] = None,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="With NAME: also every fitted number of its kernels.")
+    ] = False,
+    form: Format = Form.table,
+    debug: Debug = False,
+) -> None:
+    """List the devices, or show all that is known of one.
+
+    With a name: datasheet values with their sources, and how well its kernels are known.
+    """
+    from ...hwmodels.device import list_devices, load_device
+    from ..render_devices import render_device, render_devices
+
+    if name is None:
+        emit(render_devices([load_device(each) for each in list_devices()], form.value))
+    else:
+        emit(render_device(load_device(name), form.value, parameters=parameters))

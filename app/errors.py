@@ -1,0 +1,81 @@
+"""Every failure as one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from ..hwmodels.errors import MemboundError, nearest
+
+FAILED = 1
+BAD_INPUT = 2
+
+
+def report(error: Exception, *, debug: bool = False) -> int:
+    """Write an error to stderr and return the exit code: 2 for bad input, 1 for anything else.
+
+    Parameters
+    ----------
+    error : what was raised
+    debug : write the traceback as well
+    """
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    text, code = _explained(error)
+    sys.stderr.write(f"error: {' '.join(text.split())}\n")
+    return code
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """Return what to say of an error, and its exit code."""
+    if isinstance(error, MemboundError):
+        return str(error), BAD_INPUT
+    if hasattr(error, "format_message"):  # whichever click raised it, typer's own or the package
+        return _usage(error), BAD_INPUT
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return f"{error.filename or 'output'}: {error.strerror}", FAILED
+    if isinstance(error, MemoryError):
+        return "out of memory; try fewer requests (workload.requests, workload.trace.limit)", FAILED
+    return f"internal: {type(error).__name__}: {error}; please report it, with --debug's traceback", FAILED
+
+
+def _usage(error: Exception) -> str:
+    """Say what is wrong with a command line: the word, the nearest that exists, and where to look."""
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "membound")
+    option: str | None = getattr(error, "option_name", None)
+    name = re.fullmatch(r"No such command '(.*?)'.*", error.format_message(), re.DOTALL)  # type: ignore[attr-defined]
+    if option and type(error).__name__ == "NoSuchOption":
+        return _unknown("option", option, _options(context), command)
+    if name:
+        return _unknown(
+            "command", name[1], list(getattr(getattr(context, "command", None), "commands", {})), command
+        )
+    text = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    return f"{text}; see {command} --help"
+
+
+def _unknown(what: str, word: str, known: Sequence[str], command: str) -> str:
+    close = nearest(word, known)
+    listed = f"; allowed: {', '.join(known)}" if what == "command" else ""
+    return f"unknown {what} {word!r}{f'; nearest: {close!r}' if close else ''}{listed}; see {command} --help"
+
+
+def _options(context: object) -> list[str]:
+    """Return every long option of a command."""
+    parameters = getattr(getattr(context, "command", None), "params", [])
+    spelled = [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
+    return [name for name in spelled if name.startswith("--")]
+
+
+def one_line_warnings() -> None:
+    """Let Python's own warnings take one line each, without the source line."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        sys.stderr.write(f"warning: {' '.join(str(message).split())}\n")
+
+    warnings.showwarning = show  # type: ignore[assignment]

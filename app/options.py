@@ -1,0 +1,34 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Form(StrEnum):
+    """How a result is written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+Format = Annotated[Form, typer.Option("--format", help="How the result is written to stdout.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set any leaf of the scenario: --set scheduler.max_num_seqs=64. Repeatable.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+ScenarioFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="SCENARIO", help="Scenario file (YAML); without one, name --device and --model."),
+]
