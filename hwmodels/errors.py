@@ -1,4 +1,4 @@
-"""The one family of errors a user sees: one line each, saying what, what is allowed, the nearest match and where."""
+"""The one family of errors a user sees: one line that says what, what is allowed, the nearest, where."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class StepAccountant:
     def add(
         self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array
     ) -> dict[str, Int64Array] | None:
-        """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked for."""
+        """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked."""
         found = account(self.model, _columns(rows, steps, durations_ns, self.model.needs_contexts))
         for number, cause in enumerate(STEP_CAUSES):
             self.causes_ns[cause] += int(found.causes_ns[:, number].sum())

@@ -34,9 +34,10 @@ class Request:
 
     __slots__ = (
         "arrival_ns", "block_hashes", "first_scheduled_ns", "first_token_ns", "index", "input_tokens", "kv",
-        "last_step", "last_token_ns", "max_tokens", "num_cached_tokens", "num_computed_tokens", "num_output_tokens",
-        "num_pending_tokens", "num_preemptions", "output_tokens", "priority", "reject_reason", "request_id",
-        "scheduled_step", "session", "slo_class", "status", "stretch_position", "stretch_step",
+        "last_step", "last_token_ns", "max_tokens", "num_cached_tokens", "num_computed_tokens",
+        "num_output_tokens", "num_pending_tokens", "num_preemptions", "output_tokens", "priority",
+        "reject_reason", "request_id", "scheduled_step", "session", "slo_class", "status",
+        "stretch_position", "stretch_step",
     )  # fmt: skip
 
     def __init__(

@@ -81,7 +81,7 @@ class Source:
         """Wake up when the next request is due."""
         if self._due:
             event = self.env.timeout(max(self._due[0][0] - self.env.now, 0))
-            event.callbacks.append(self._on_due)  # pyright: ignore
+            event.callbacks.append(self._on_due)  # pyright: ignore[reportUnknownMemberType]
 
     def _on_due(self, _event: simpy.Event) -> None:
         self.deliver(self.env.now)

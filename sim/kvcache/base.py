@@ -78,11 +78,11 @@ class KVAllocator(Protocol):
         ...
 
     def append(self, request: Request, tokens: int) -> bool:
-        """Give a running request the blocks it lacks for ``tokens`` computed tokens in all; False if none are left."""
+        """Give a request the blocks it lacks for ``tokens`` computed tokens; False if none are left."""
         ...
 
     def grow(self, cohort: DecodeCohort, steps: int) -> None:
-        """Give every decoding request the blocks for ``steps`` more tokens; the caller knows they are there."""
+        """Give every decoding request the blocks for ``steps`` more tokens; the caller knows of them."""
         ...
 
     def stable_steps(self, cohort: DecodeCohort) -> int:

@@ -222,7 +222,7 @@ class PagedAllocator:
         return holding
 
     def _extend(self, request: Request, holding: Holding, tokens: int) -> None:
-        """Add the blocks for ``tokens`` in all, shareable ones first; publish those that are full and known."""
+        """Add the blocks for ``tokens`` in all, shareable ones first; publish the full and known ones."""
         added = -(-tokens // self.block_size) - len(holding)
         if added > 0:
             self._take(added)
@@ -275,7 +275,7 @@ class PagedAllocator:
             del self._by_key[block.key]
 
     def _leave_behind(self, request: Request, blocks: int) -> None:
-        """Queue a request's private blocks: findable by itself if it comes back, by nobody if it has finished."""
+        """Queue a request's private blocks: findable by itself if it comes back, else by nobody."""
         finished = request.num_output_tokens >= request.output_tokens
         last = next(reversed(self._queue), None)
         if finished and isinstance(last, Remains) and last.owner is None:

@@ -27,7 +27,7 @@ class FCFSQueue(deque[Request]):
 
 
 class PriorityQueue:
-    """Lowest priority number first, then earliest arrival, then lowest index; the preempted keep their rank."""
+    """Lowest priority number first, then earliest arrival, then lowest index; also for the preempted."""
 
     __slots__ = ("_entries",)
 

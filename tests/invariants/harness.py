@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import simpy
-
 from membound.sim.engine import Engine
 from membound.sim.kvcache.contiguous import ContiguousAllocator
 from membound.sim.kvcache.paged import PagedAllocator
@@ -89,7 +89,7 @@ def run(
     """Run a case to the end; return everything that was recorded, and the engine."""
     env = simpy.Environment(0)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
-    assert all(a.arrival_ns <= b.arrival_ns for a, b in zip(requests, requests[1:], strict=False))
+    assert all(a.arrival_ns <= b.arrival_ns for a, b in pairwise(requests))
     position = 0
 
     def deliver(now: int) -> None:
@@ -106,7 +106,8 @@ def run(
     allocator = make_allocator(case)
     recorder = Recorder(block_size=allocator.block_size)
     engine = Engine(
-        env, make_scheduler(case), allocator, LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
+        env, make_scheduler(case), allocator,
+        LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
         cohort=cohort, deliver=deliver, observer=observe(None) if observe else None,
         next_arrival_ns=lambda: requests[position].arrival_ns if position < len(requests) else None,

@@ -68,7 +68,7 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
                 shared=caching and draw(st.booleans()),
                 block_size=block_size,
             )
-        ),  # fmt: skip
+        ),
         cost=draw(st.sampled_from(((STEP, 0, 0), (STEP, 37, 0), (STEP, 3, 211)))),
         scheduler=scheduler,
         allocator=allocator,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from hypothesis import given, settings
-
 from membound.sim.request import Status
 
 from .harness import Case, run
@@ -28,7 +27,7 @@ def test_fast_forward_equals_step_by_step(case: Case) -> None:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=cases())
 def test_requests_tokens_and_blocks_are_conserved(case: Case) -> None:
-    """Every request ends once, with all its tokens; every block is free in the end; time never runs backwards."""
+    """Every request ends once, with all its tokens; every block is free in the end; time runs forwards."""
     record, engine = run(case)
     requests = record["requests"]
     assert requests["index"] == list(range(len(case.requests)))
@@ -36,10 +35,10 @@ def test_requests_tokens_and_blocks_are_conserved(case: Case) -> None:
     assert engine.allocator.free_blocks == engine.allocator.num_blocks
     assert engine.allocator.held_blocks == engine.live_tokens == 0
     emitted = 0
+    names = ("status", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "output_tokens")
     for status, arrival, scheduled, first, last, tokens in zip(
-        *(requests[name] for name in ("status", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns",
-                                      "output_tokens")), strict=True,
-    ):  # fmt: skip
+        *(requests[name] for name in names), strict=True
+    ):
         if status == Status.COMPLETED:
             emitted += tokens - 1
             assert arrival <= scheduled < first <= last
