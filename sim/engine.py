@@ -10,96 +10,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from simpy.events import Timeout
 
 from .decoding import DecodeCohort
+from .flight import Flight, PhaseTimer, Run, StepTimer
 from .request import Request, Status
 
 if TYPE_CHECKING:
     import simpy
 
+    from .flight import Observer
     from .kvcache.base import KVAllocator
     from .recorder import Recorder
+    from .resources import SharedDevice, Work
     from .scheduler.base import ScheduledBatch, Scheduler
 
 LONGEST_RUN = 4096
-
-
-class StepTimer(Protocol):
-    """What a step takes; ``hwmodels.StepModel`` is one.
-
-    ``context_sum`` and ``longest`` count the keys read by the sequences with one token, that token included; in a
-    run they are those of the first step, and every context grows by one a step.
-    """
-
-    needs_contexts: bool
-
-    def step_ns(
-        self, n_decode: int, context_sum: int, longest: int,
-        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
-    ) -> int:  # fmt: skip
-        """Return the duration of one step [ns]; ``prefill`` holds (new tokens, tokens cached before)."""
-        ...
-
-    def decode_run_ns(
-        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
-    ) -> np.ndarray:
-        """Return the durations of ``steps`` pure decode steps, shape (steps,) [ns]."""
-        ...
-
-
-class Flight:
-    """A composed step, or a run of equal ones, whose outputs have not been applied yet.
-
-    Attributes
-    ----------
-    composed_ns, start_ns, end_ns : when it was composed, starts and ends (a run: its first start, its last end) [ns]
-    step, steps : index of its first step, and how many steps it holds
-    emitting : requests tracked one by one that get a token at its end
-    last : requests that get their last token at its end
-    late : requests preempted since it was composed, whose token still comes
-    """
-
-    __slots__ = ("composed_ns", "emitting", "end_ns", "last", "late", "start_ns", "step", "steps")
-
-    def __init__(self, composed_ns: int, start_ns: int, end_ns: int, step: int, steps: int) -> None:
-        self.composed_ns = composed_ns
-        self.start_ns = start_ns
-        self.end_ns = end_ns
-        self.step = step
-        self.steps = steps
-        self.emitting: list[Request] = []
-        self.last: list[Request] = []
-        self.late: list[Request] = []
-
-
-class Run:
-    """The composed-ahead repetition of a decode step that has not been cut yet: ``ends_ns[i]`` ends its i-th step."""
-
-    __slots__ = ("ends_ns", "first")
-
-    def __init__(self, first: Flight, ends_ns: np.ndarray) -> None:
-        self.first = first
-        self.ends_ns = ends_ns
-
-
-class Observer(Protocol):
-    """Sees every step as it is composed and applied (oracle tests, timelines)."""
-
-    def composed(self, engine: Engine, flight: Flight, batch: ScheduledBatch) -> None:
-        """Look at the state right after a step was composed."""
-        ...
-
-    def repeated(self, engine: Engine, flight: Flight, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
-        """Look at a run: the steps that repeat ``flight`` after it."""
-        ...
-
-    def applied(self, engine: Engine, flight: Flight, finished: list[Request]) -> None:
-        """Look at the state right after a step's outputs were applied."""
-        ...
+NOT_YET = 1 << 62
 
 
 class Engine:
@@ -117,6 +47,8 @@ class Engine:
     deliver : called at every composing instant to submit whatever has arrived by then
     next_arrival_ns : earliest time of an arrival not delivered yet, or None; only a hint for the length of runs
     on_finish : called with every request that ends
+    device : a device that others use too: every step is then work on its resources, in phases, and takes as long as they
+        let it; None is a device of one's own, whose clock is arithmetic
     """
 
     def __init__(
@@ -135,6 +67,7 @@ class Engine:
         next_arrival_ns: Callable[[], int | None] = lambda: None,
         on_finish: Callable[[Request], None] = lambda request: None,
         observer: Observer | None = None,
+        device: SharedDevice | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -143,12 +76,13 @@ class Engine:
         self.recorder = recorder
         self.max_model_len = max_model_len
         self.depth = 2 if async_scheduling else 1
-        self.fast_forward = fast_forward
+        self.fast_forward = fast_forward and device is None
         self.cohort = cohort
         self.deliver = deliver
         self.next_arrival_ns = next_arrival_ns
         self.on_finish = on_finish
         self.observer = observer
+        self.device = device
 
         self.running: list[Request] = []
         self.waiting = scheduler.queue()
@@ -255,6 +189,25 @@ class Engine:
         event.callbacks.append(self._on_wake)  # pyright: ignore[reportOptionalMemberAccess]
         self._wake = event
 
+    def _await(self, flight: Flight) -> None:
+        """Wake up when a step ends."""
+        if flight.work is None:
+            self._wake_at(flight.end_ns)
+        else:
+            self._wake = flight.work.done
+            flight.work.done.callbacks.append(self._on_wake)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def _launch_next(self, now: int) -> None:
+        """On a shared device, start the step that comes next: the one before it has just ended."""
+        if self.device is None or not self.flights:
+            return
+        flight = self.flights[0]
+        if flight.launch is not None:
+            flight.start_ns, flight.work = now, flight.launch()
+        elif flight.work is None:
+            flight.start_ns = flight.end_ns = now
+        flight.launch = None
+
     def _on_wake(self, event: simpy.Event) -> None:
         if event is not self._wake:
             return
@@ -262,8 +215,12 @@ class Engine:
         self._busy = True
         now = self.env.now
         flights = self.flights
+        if flights and (work := flights[0].work) is not None and work.completed:
+            flights[0].end_ns = now
+            self.recorder.end_one(flights[0])
         if flights and flights[0].end_ns <= now:
             flight = flights.popleft()
+            self._launch_next(now)
             before = self._kv_state() if self.run is not None and flight.last else None
             self._apply(flight)
             if before is not None:
@@ -291,9 +248,11 @@ class Engine:
             if not flights:
                 break
             if flights[0].end_ns > now:
-                self._wake_at(flights[0].end_ns)
+                self._await(flights[0])
                 break
-            self._apply(flights.popleft())
+            flight = flights.popleft()
+            self._launch_next(now)
+            self._apply(flight)
         self._busy = False
 
     def _kv_state(self) -> tuple[int, int, int, int]:
@@ -350,9 +309,15 @@ class Engine:
             if steps > 1:
                 durations = self.timer.decode_run_ns(count, context_sum, longest, steps, contexts)
         if durations is None:
+            duration = 0
             if sampled or self.depth == 1:
-                flight.end_ns += self.timer.step_ns(count, context_sum, longest, prefill, sampled, contexts)
-            flight.steps = 1 if sampled or flight.end_ns > start else 0
+                duration = self.timer.step_ns(count, context_sum, longest, prefill, sampled, contexts)
+            flight.steps = 1 if sampled or duration else 0
+            flight.end_ns = start + duration
+            if self.device is not None:
+                flight.end_ns = NOT_YET
+                if flight.steps:
+                    flight.launch = self._on_device((count, context_sum, longest, prefill, sampled, contexts), duration)
         if emitting:
             flight.emitting = emitting
             self._promote(emitting, flight)
@@ -371,14 +336,23 @@ class Engine:
                 self._shorten_run(arrival)
             self._continue_run(now)
         else:
-            if flight.steps:
+            if flight.steps and self.device is None:
                 self.recorder.end_one(flight)
             self.steps += flight.steps
-            self.device_free_ns = flight.end_ns
             self.flights.append(flight)
+            if self.device is None:
+                self.device_free_ns = flight.end_ns
+            elif len(self.flights) == 1:
+                self._launch_next(now)
         if self.observer is not None:
             self.observer.composed(self, flight, batch)
         return sampled > 0
+
+    def _on_device(self, step: tuple[Any, ...], duration: int) -> Callable[[], Work]:
+        """Return how to start a step on the shared device; its phases are asked for only if it meets other work."""
+        device, timer = self.device, cast("PhaseTimer", self.timer)
+        assert device is not None
+        return lambda: device.submit(lambda: timer.phases(*step), duration)
 
     def _retire(self, last: list[Request], ahead: Flight | None, applied: int) -> None:
         """Put members whose last token has just been computed in running order; whose end is foreseen leaves the cohort.

@@ -39,7 +39,6 @@ class StepRow(NamedTuple):
 
     Attributes
     ----------
-    start_ns : start of the first step [ns]
     n_decode, context_sum, longest : sequences with one token, the keys they read, the longest context [tokens]
     growing : members of the decode cohort, whose contexts grow by one a step
     sampled : rows that reach the LM head and the sampler
@@ -52,7 +51,6 @@ class StepRow(NamedTuple):
     released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
     """
 
-    start_ns: int
     n_decode: int
     context_sum: int
     longest: int
@@ -143,7 +141,6 @@ class Recorder:
         allocator, cohort = engine.allocator, engine.decoding
         self._rows.append(
             StepRow(
-                flight.start_ns,
                 n_decode,
                 context_sum,
                 longest,
@@ -154,9 +151,9 @@ class Recorder:
                 allocator.num_blocks - allocator.free_blocks,
                 allocator.held_blocks,
                 engine.live_tokens,
-                cohort.residues.copy(),
+                cohort.residues.copy() if repeats else _NOBODY,
                 cohort.tick,
-                LIMITERS.index(batch.limiter),
+                LIMITER_CODES[batch.limiter],
                 len(engine.running),
             )  # fmt: skip
         )
@@ -371,7 +368,7 @@ class Recorder:
         if self.accountant is not None:
             columns = self.accountant.add(rows, steps, durations)
         if self.keep_steps:
-            self._keep(rows, steps, first, durations, columns or {})
+            self._keep(rows, steps, first, self._ends[begun : begun + count], durations, columns or {})
         del self._rows[: len(self._row_steps)]
         self._row_steps.clear()
         self._pending = 0
@@ -423,7 +420,7 @@ class Recorder:
             self._running = column("running") - released[:, 3]
 
     def _keep(
-        self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, durations: Int64Array,
+        self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, ends: Int64Array, durations: Int64Array,
         columns: dict[str, Int64Array],
     ) -> None:  # fmt: skip
         within = np.arange(len(durations)) - np.repeat(first, steps)
@@ -431,12 +428,10 @@ class Recorder:
         def column(values: Any) -> Int64Array:
             return np.repeat(np.fromiter(values, np.int64, len(rows)), steps)
 
-        starts = column(row.start_ns for row in rows)
-        elapsed = np.cumsum(durations) - durations
         growing = column(row.growing for row in rows)
         self.step_tables.append(
             {
-                "start_ns": starts + elapsed - np.repeat(elapsed[first], steps),
+                "start_ns": ends - durations,
                 "duration_ns": durations.copy(),
                 "n_decode": column(row.n_decode for row in rows),
                 "n_prefill": column(len(row.prefill) for row in rows),

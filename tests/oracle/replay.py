@@ -11,14 +11,17 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import simpy
 
-from membound.sim.engine import Engine, Flight
+from membound.sim.engine import Engine
+from membound.sim.flight import Flight
 from membound.sim.kvcache.paged import PagedAllocator
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request, Status
@@ -51,7 +54,9 @@ class DeclaredCost:
         return US * (self.base + self.per_token * n_decode + self.per_context * context // 1000)
 
 
-def content_keys(prompt: Sequence[Sequence[Any]], request_id: str, output_tokens: int, block_size: int) -> list[int]:
+def content_keys(
+    prompt: Sequence[Sequence[Any]], request_id: str, output_tokens: int, block_size: int
+) -> list[int]:
     """Return chained keys of all full blocks a request can ever fill, its answer included."""
     tokens = [(segment, offset) for segment, length in prompt for offset in range(length)]
     tokens += [(f"out:{request_id}", offset) for offset in range(output_tokens)]
@@ -91,7 +96,9 @@ class Log:
             elif batch.decoding and (request in engine.decoding or request in leaving):
                 tokens = 1
                 after = (
-                    engine.decoding.computed(request) if request in engine.decoding else request.num_computed_tokens
+                    engine.decoding.computed(request)
+                    if request in engine.decoding
+                    else request.num_computed_tokens
                 )
                 emitters.append(request)
             else:
@@ -110,8 +117,11 @@ class Log:
                 "hits": {
                     request.request_id: cached
                     for request in batch.admitted
-                    if (cached := request.num_computed_tokens - batch.tokens[request] if request not in engine.decoding
-                        else engine.decoding.computed(request) - batch.tokens[request])
+                    if (
+                        cached := request.num_computed_tokens - batch.tokens[request]
+                        if request not in engine.decoding
+                        else engine.decoding.computed(request) - batch.tokens[request]
+                    )
                 },  # fmt: skip
                 "preempted": sorted(request.request_id for request in batch.preempted),
                 "running": [request.request_id for request in engine.running],
@@ -136,12 +146,14 @@ class Log:
         # The allocator is at the end of the run by now; requests may have ended with the step before it.
         after = len(starts_ns) - 1
         free = engine.allocator.free_blocks + sum(
-            -(-(before + 1 + after) // size) - -(-(before + 1) // size) for _, _, before, _ in first["scheduled"]
+            -(-(before + 1 + after) // size) - -(-(before + 1) // size)
+            for _, _, before, _ in first["scheduled"]
         )
         running = [request.request_id for request in engine.running]
         for number in range(1, len(starts_ns)):
             rows = [
-                [name, 1, before + number, -(-(before + number + 1) // size)] for name, _, before, _ in first["scheduled"]
+                [name, 1, before + number, -(-(before + number + 1) // size)]
+                for name, _, before, _ in first["scheduled"]
             ]
             previous = self.steps[-1]["scheduled"]
             free -= sum(row[3] for row in rows) - sum(row[3] for row in previous)
@@ -153,7 +165,10 @@ class Log:
                     "t_start_us": int(starts_ns[number]) // US,
                     "t_end_us": int(ends_ns[number]) // US,
                     "scheduled": rows,
-                    "new": [], "resumed": [], "hits": {}, "preempted": [],
+                    "new": [],
+                    "resumed": [],
+                    "hits": {},
+                    "preempted": [],
                     "running": running,
                     "waiting": None,
                     "free_after_schedule": free,
@@ -197,12 +212,22 @@ def enter_arrivals(steps: list[dict[str, Any]], requests: Sequence[Request]) -> 
 
 
 def run_case(
-    case: dict[str, Any], *, fast_forward: bool = True, cohort: bool = True
+    case: dict[str, Any], *, fast_forward: bool = True, cohort: bool = True, private: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Run one case; return its steps and its summary."""
+    """Run one case; return its steps and its summary.
+
+    ``private`` names only the blocks whose content some other request asks for, as a workload does; the others are known
+    to the allocator by number alone.
+    """
     config, cost = case["config"], case["step_cost_us"]
     size = config["block_size"]
     env = simpy.Environment(0)
+    keys: list[list[int]] = [[] for _ in case["requests"]]
+    if config["enable_prefix_caching"]:
+        keys = [content_keys(row["prompt"], row["id"], row["output_len"], size) for row in case["requests"]]
+    if private:
+        holders = Counter(chain.from_iterable(keys))
+        keys = [[key for key in own if holders[key] > 1] for own in keys]
     requests = [
         Request(
             index,
@@ -211,9 +236,7 @@ def run_case(
             row["output_len"],
             max_tokens=row.get("max_tokens"),
             priority=row.get("priority", 0),
-            block_hashes=content_keys(row["prompt"], row["id"], row["output_len"], size)
-            if config["enable_prefix_caching"]
-            else (),
+            block_hashes=keys[index],
             request_id=row["id"],
         )
         for index, row in enumerate(case["requests"])
@@ -263,18 +286,27 @@ def run_case(
         "preemptions": recorder.preemptions,
         "jumps": recorder.jumps,
         "requests": {
-            str(request.request_id): [request.first_token_ns // US, request.last_token_ns // US] for request in requests
+            str(request.request_id): [request.first_token_ns // US, request.last_token_ns // US]
+            for request in requests
         },
     }
     return log.steps, summary
 
 
 def first_difference(path: Path, *, fast_forward: bool = True, cohort: bool = True) -> tuple[str | None, int]:
-    """Compare a case with the log; return the first difference (None if exact) and the steps taken in jumps."""
+    """Compare a case with the log; return the first difference (None if exact) and how many runs were taken at once."""
     with gzip.open(path, "rt") as lines:
         rows = [json.loads(line) for line in lines]
-    case, expected, end = rows[0], rows[1:-1], rows[-1]
-    steps, summary = run_case(case, fast_forward=fast_forward, cohort=cohort)
+    return difference(rows[0], rows[1:-1], rows[-1], fast_forward=fast_forward, cohort=cohort)
+
+
+def difference(
+    case: dict[str, Any], expected: list[dict[str, Any]], end: dict[str, Any], *, fast_forward: bool = True,
+    cohort: bool = True, private: bool = False,
+) -> tuple[str | None, int]:  # fmt: skip
+    """Run a case and compare it with the expected steps and summary; ``private`` as in ``run_case``."""
+    steps, summary = run_case(case, fast_forward=fast_forward, cohort=cohort, private=private)
+    jumps = summary["jumps"]
     for want, got in zip(expected, steps, strict=False):
         times = {"t_compose_us": want.get("t_compose_us", want["t_us"]), "t_start_us": want["t_us"],
                  "t_end_us": want["t_us"] + want["dt_us"]}  # fmt: skip
@@ -284,16 +316,22 @@ def first_difference(path: Path, *, fast_forward: bool = True, cohort: bool = Tr
             if got[field] is None or (field in ("late", "wasted") and field not in want):
                 continue
             if got[field] != value:
-                return f"step {want['step']} field {field}: expected {value}, got {got[field]}", summary["jumps"]
+                return f"step {want['step']} field {field}: expected {value}, got {got[field]}", jumps
     if len(steps) != len(expected):
-        return f"step {min(len(steps), len(expected))} field steps: expected {len(expected)}, got {len(steps)}", 0
+        return (
+            f"step {min(len(steps), len(expected))} field steps: expected {len(expected)}, got {len(steps)}",
+            jumps,
+        )
     for name, times in end["requests"].items():
         want = [times["first_token_us"], times["last_token_us"]]
         if summary["requests"][name] != want:
-            return f"request {name} field tokens: expected {want}, got {summary['requests'][name]}", summary["jumps"]
+            return f"request {name} field tokens: expected {want}, got {summary['requests'][name]}", jumps
     if summary["preemptions"] != end["preemptions"]:
-        return f"summary field preemptions: expected {end['preemptions']}, got {summary['preemptions']}", 0
-    return None, summary["jumps"]
+        return (
+            f"summary field preemptions: expected {end['preemptions']}, got {summary['preemptions']}",
+            jumps,
+        )
+    return None, jumps
 
 
 def main(paths: Sequence[str]) -> int:

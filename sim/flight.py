@@ -1,0 +1,105 @@
+"""A composed step on its way through the device, and what the engine needs of others to send it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..hwmodels.steptypes import Phase
+    from .engine import Engine
+    from .request import Request
+    from .resources import Work
+    from .scheduler.base import ScheduledBatch
+
+
+class StepTimer(Protocol):
+    """What a step takes; ``hwmodels.StepModel`` is one.
+
+    ``context_sum`` and ``longest`` count the keys read by the sequences with one token, that token included; in a
+    run they are those of the first step, and every context grows by one a step.
+    """
+
+    needs_contexts: bool
+
+    def step_ns(
+        self, n_decode: int, context_sum: int, longest: int,
+        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
+        """Return the duration of one step [ns]; ``prefill`` holds (new tokens, tokens cached before)."""
+        ...
+
+    def decode_run_ns(
+        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Return the durations of ``steps`` pure decode steps, shape (steps,) [ns]."""
+        ...
+
+
+class PhaseTimer(StepTimer, Protocol):
+    """A timer that also says what a step demands of a device that others use too."""
+
+    def phases(
+        self, n_decode: int, context_sum: int, longest: int,
+        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
+    ) -> Sequence[Phase]:  # fmt: skip
+        """Return the phases of a step; their seconds sum to its duration."""
+        ...
+
+
+class Flight:
+    """A composed step, or a run of equal ones, whose outputs have not been applied yet.
+
+    Attributes
+    ----------
+    composed_ns, start_ns, end_ns : when it was composed, starts and ends (a run: its first start, its last end) [ns]
+    step, steps : index of its first step, and how many steps it holds
+    emitting : requests tracked one by one that get a token at its end
+    last : requests that get their last token at its end
+    late : requests preempted since it was composed, whose token still comes
+    launch, work : on a shared device, how it is started there, and what it is once it has
+    """
+
+    __slots__ = (
+        "composed_ns", "emitting", "end_ns", "last", "late", "launch", "start_ns", "step", "steps", "work",
+    )  # fmt: skip
+
+    def __init__(self, composed_ns: int, start_ns: int, end_ns: int, step: int, steps: int) -> None:
+        self.composed_ns = composed_ns
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.step = step
+        self.steps = steps
+        self.emitting: list[Request] = []
+        self.last: list[Request] = []
+        self.late: list[Request] = []
+        self.launch: Callable[[], Work] | None = None
+        self.work: Work | None = None
+
+
+class Run:
+    """The composed-ahead repetition of a decode step that has not been cut yet: ``ends_ns[i]`` ends its i-th step."""
+
+    __slots__ = ("ends_ns", "first")
+
+    def __init__(self, first: Flight, ends_ns: np.ndarray) -> None:
+        self.first = first
+        self.ends_ns = ends_ns
+
+
+class Observer(Protocol):
+    """Sees every step as it is composed and applied (oracle tests, timelines)."""
+
+    def composed(self, engine: Engine, flight: Flight, batch: ScheduledBatch) -> None:
+        """Look at the state right after a step was composed."""
+        ...
+
+    def repeated(self, engine: Engine, flight: Flight, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
+        """Look at a run: the steps that repeat ``flight`` after it."""
+        ...
+
+    def applied(self, engine: Engine, flight: Flight, finished: list[Request]) -> None:
+        """Look at the state right after a step's outputs were applied."""
+        ...
