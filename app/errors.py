@@ -23,6 +23,9 @@ def report(error: Exception, *, debug: bool = False) -> int:
     error : what was raised
     debug : write the traceback as well
     """
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stdout.write(f"{error}\n")
+        return BAD_INPUT
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     text, code = _explained(error)
@@ -55,7 +58,7 @@ def _usage(error: Exception) -> str:
         return _unknown(
             "command", name[1], list(getattr(getattr(context, "command", None), "commands", {})), command
         )
-    text = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    text = error.format_message().rstrip(".").replace("Value error, ", "")  # type: ignore[attr-defined]
     return f"{text}; see {command} --help"
 
 

@@ -133,6 +133,8 @@ def _formats(summary: Summary) -> str:
 
 def _latency_table(summary: Summary) -> list[str]:
     """Return the latencies [ms], one row a metric. Without a steady state the means are not quoted."""
+    if all(row["max"] is None for row in summary["latency"].values()):
+        return []
     thresholds = _thresholds(summary)
     columns = [*LATENCY_COLUMNS, *(["SLO"] if thresholds else [])]
     quoted = summary["verdict"].get("stability") in ("steady", None)
@@ -161,7 +163,8 @@ def _requests(summary: Summary) -> list[str]:
     said = [f"{counts['completed']:,} of {counts['submitted']:,} completed"]
     if counts["rejected"]:
         reasons = ", ".join(
-            f"{n:,} {name.replace('_', ' ')}" for name, n in counts["rejected_by_reason"].items()
+            f"{n:,} {name if ' ' in name else name.replace('_', ' ')}"
+            for name, n in counts["rejected_by_reason"].items()
         )
         said.append(f"{counts['rejected']:,} rejected ({reasons})")
     return [*said, *(f"{counts[name]:,} {name}" for name in ("aborted", "preemptions"))]

@@ -108,13 +108,19 @@ def _settled(arrival: Times, finished: Times, cuts: list[int]) -> Stability:
 
 
 def _overload(arrival: Times, scheduled: Times, since: int, until: int) -> str:
-    """Say how much faster requests came than the engine took them in, between two times [ns]."""
+    """Say how much faster requests came than they were taken in; the line stands from ``since`` on [ns]."""
     came = int(np.count_nonzero(arrival > since))
-    taken = int(np.count_nonzero((scheduled > since) & (scheduled <= until)))
+    drained = int(scheduled.max())
+    taken = int(np.count_nonzero(scheduled > since))
     left = int(np.count_nonzero(scheduled > until))
-    per_s = NS_PER_S / (until - since)
-    rates = f"{came * per_s:.3g} requests/s arrive and {taken * per_s:.3g}/s is what this engine sustains"
+    arrive, sustained = _per_s(came, until - since), _per_s(taken, drained - since)
+    rates = f"{arrive} requests/s arrive and {sustained}/s is what this engine sustains"
     return f"{rates}; the line never empties and is {left} requests long when arrivals end"
+
+
+def _per_s(count: int, ns: int) -> str:
+    rate = count * NS_PER_S / ns
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _mean_present(begin: Times, end: Times, since: int, until: int) -> float:

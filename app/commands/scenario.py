@@ -61,7 +61,10 @@ def show(
     form: Annotated[Text, typer.Option("--format", help="How it is written.")] = Text.yaml,
     debug: Debug = False,
 ) -> None:
-    """Print a scenario with every default spelled out; paths in it start from the working folder."""
+    """Print a scenario with every default spelled out.
+
+    Paths in it start from the working folder.
+    """
     asked = scenario_of(scenario, given, sets or (), "scenario show")
     if resolved:
         from ...sim.scenario import resolve
@@ -77,7 +80,7 @@ def show(
 
 @scenario.command(cls=GroupedCommand)
 def schema(debug: Debug = False) -> None:
-    """Print the JSON schema of a scenario file, for editors: write it to scenario.schema.json beside it."""
+    """Print the JSON schema of a scenario file, for editors."""
     from ...sim.output import to_json
     from ...sim.scenario import json_schema
 

@@ -158,8 +158,8 @@ def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:
 
 
 def _short(value: object) -> str:
-    if value in (None, True, False):
-        return {None: "null", True: "true", False: "false"}[value]  # pyright: ignore[reportArgumentType]
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
