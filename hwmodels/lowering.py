@@ -72,10 +72,15 @@ class LinearShape:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """Kernels that only move activations: how many, and what they move per token [B]."""
+    """Kernels that only move activations: how many, and what each one with a size moves per token [B]."""
 
     kernels: int = 0
-    bytes_per_token: float = 0.0
+    moves: tuple[float, ...] = ()
+
+    @property
+    def bytes_per_token(self) -> float:
+        """What all of them move per token [B]."""
+        return sum(self.moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,13 +415,14 @@ class _Lowering:
         norms = (mixer is not None) + (ffn is not None)
         if self.model.architecture.startswith("gemma") and group.norm_params >= 4 * hidden:
             norms = 4
-        kernels, moved = norms, norms * 4.0 * hidden * width
+        kernels, moves = norms, [4.0 * hidden * width] * norms
         if attention is not None:
-            rows = (attention.n_heads + attention.n_kv_heads) * attention.head_dim * width
+            row = attention.head_dim * width
+            queries, keys = 2.0 * attention.n_heads * row, 2.0 * attention.n_kv_heads * row
             if self._has_qk_norm(group):
-                kernels, moved = kernels + 2, moved + 2.0 * rows
+                kernels, moves = kernels + 2, [*moves, queries, keys]
             if self.model.rotary_dim:
-                kernels, moved = kernels + 1, moved + 2.0 * rows
+                kernels, moves = kernels + 1, [*moves, queries + keys]
             if attention.kv_bytes_per_token:
                 kernels += (
                     1  # the cache write; its bytes are in the attention lanes, which were timed with it
@@ -429,8 +435,8 @@ class _Lowering:
             0 if ffn is None else (ffn.shared_intermediate if isinstance(ffn, MoEFFN) else ffn.intermediate)
         )
         if ffn is not None and inner:
-            kernels, moved = kernels + 1, moved + (3.0 if ffn.gated else 2.0) * inner / self.tp * width
-        return Streaming(kernels, moved)
+            kernels, moves = kernels + 1, [*moves, (3.0 if ffn.gated else 2.0) * inner / self.tp * width]
+        return Streaming(kernels, tuple(moves))
 
     def _has_qk_norm(self, group: LayerGroup) -> bool:
         """Tell whether queries and keys are normed per head: a few weights beyond whole hidden-size norms."""

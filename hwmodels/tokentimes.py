@@ -18,7 +18,7 @@ from .precision import Precision
 from .routing import Routing, RoutingStats
 from .steptypes import StepDevice, StepEngine
 from .timing.allreduce import AllReduceParams, allreduce_time
-from .timing.elementwise import ElementwiseParams, elementwise_time
+from .timing.elementwise import ElementwiseParams, elementwise_time, streams_time
 from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, LaneLike, Value
 from .timing.gemm import GemmWidths
 from .timing.linear import LinearParams, linear_time
@@ -137,11 +137,13 @@ class TokenTimes:
         for group in self.matrices:
             gemm = gemm + group.time(self.chip, m, self.efficiency)
         kernels = sum(layer.count * layer.streaming.kernels for layer in self.plan.layers) + 2
-        moved = sum(layer.count * layer.streaming.bytes_per_token for layer in self.plan.layers)
-        moved += self.plan.embedding_bytes_per_token + 2.0 * self.plan.message_bytes_per_token
+        streams = [
+            (float(layer.count), moved) for layer in self.plan.layers for moved in layer.streaming.moves
+        ]
+        ends = [(1.0, self.plan.embedding_bytes_per_token), (1.0, 2.0 * self.plan.message_bytes_per_token)]
         found = {
             "gemm": gemm,
-            "elementwise": elementwise_time(self.chip, self.streaming, moved * m, float(kernels)),
+            "elementwise": streams_time(self.chip, self.streaming, [*streams, *ends], m, float(kernels)),
         }
         if self.experts:
             found["moe"] = KernelTime()
@@ -222,12 +224,17 @@ def token_times(
         for matrix in layer.linears:
             occurrences[matrix] += layer.count
     occurrences.update(plan.outside)
+    own = _lane_or_none(device, "elementwise", engine.lane)
     return TokenTimes(
         chip=chip,
         plan=plan,
         efficiency=engine.engine_gemm_efficiency,
         matrices=matrix_groups(device, engine.lane, occurrences),
-        streaming=ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb),
+        streaming=replace(
+            ElementwiseParams.from_lane(own) if own is not None else ElementwiseParams(0.0, 1.0),
+            t0=engine.elementwise_t0_s,
+            eb=engine.elementwise_eb,
+        ),
         experts=expert_groups(device, engine.lane, plan, routing),
         allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane))
         if plan.group > 1

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.timing.allreduce import AllReduceParams, allreduce_seconds, allreduce_time
-from membound.hwmodels.timing.elementwise import ElementwiseParams, elementwise_time
+from membound.hwmodels.timing.elementwise import ElementwiseParams, elementwise_time, streams_time
 from membound.hwmodels.timing.form import Chip
 
-H100 = Chip({"bf16": 989e12}, 3.35e12, 132, link_bandwidth=450e9)
+H100 = Chip({"bf16": 989e12}, 3.35e12, 132, l2_bytes=50e6, link_bandwidth=450e9)
 FORM = AllReduceParams(4.2e-6, 0.09e-6, 0.45, 9.5e-6, 0.01e-6, 0.73)
 SIZES, TIMES = np.array([1024.0, 65536.0, 1048576.0]), np.array([4e-6, 6e-6, 12e-6])
 TABLE = AllReduceParams(4.2e-6, 0.09e-6, 0.45, 9.5e-6, 0.01e-6, 0.73, tables={4: (SIZES, TIMES)})
@@ -55,3 +55,31 @@ def test_streaming_is_launches_plus_bytes() -> None:
     time = elementwise_time(H100, ElementwiseParams(2e-6, 0.75), 0.75 * 3.35e6, 3.0)
     assert time.seconds == pytest.approx(7e-6)
     assert time.latency == pytest.approx(6e-6)
+
+
+CACHED = ElementwiseParams(2e-6, 0.75, l2f=0.5, l2b=2.0)
+
+
+def test_streams_without_a_known_cache_take_their_bytes_over_bandwidth() -> None:
+    plain = ElementwiseParams(2e-6, 0.75)
+    together = streams_time(H100, plain, [(2.0, 1000.0), (1.0, 500.0)], 64.0, 4.0)
+    assert together.seconds == pytest.approx(elementwise_time(H100, plain, 2500.0 * 64, 4.0).seconds)
+
+
+def test_a_stream_that_fits_the_cache_runs_at_its_rate_and_loads_no_memory() -> None:
+    # 1 MB against 0.5 x 50 MB: all but 6e-5 of it is found there, at twice the HBM rate.
+    small = streams_time(H100, CACHED, [(1.0, 1e6)], 1.0, 0.0)
+    assert small.seconds == pytest.approx(1e6 / (2.0 * 0.75 * 3.35e12), rel=1e-3)
+    assert small.hbm_demand < 1e-3 * small.seconds
+
+
+def test_a_stream_far_beyond_the_cache_runs_at_the_memory_s_rate() -> None:
+    large = streams_time(H100, CACHED, [(1.0, 1e9)], 1.0, 0.0)
+    assert large.seconds == pytest.approx(1e9 / (0.75 * 3.35e12), rel=1e-3)
+    assert large.hbm_demand == pytest.approx(large.seconds, rel=1e-3)
+
+
+def test_more_tokens_never_stream_faster() -> None:
+    times = streams_time(H100, CACHED, [(3.0, 4e4), (1.0, 1e5)], np.arange(1.0, 4000.0), 4.0)
+    assert (np.diff(times.seconds) > 0).all()
+    assert (times.hbm_demand <= times.seconds).all()
