@@ -100,7 +100,8 @@ def main() -> int:
         print(json.dumps(measure(options.one, options.set, yardstick=True)))
         return 0
     print(
-        "requests  start-up s  simulate s  requests/CPU s  us/request  timeout us  timeouts/request  peak MB  steps/request"
+        "requests  start-up s  simulate s  requests/CPU s  us/request  timeout us  timeouts/request"
+        "  peak MB  steps/request"
     )
     for requests in options.requests:
         run = in_process(requests, options.set, options.repeats if requests <= 100_000 else 1)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import simpy
+from simpy.events import Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Clock(simpy.Environment):
@@ -19,3 +23,14 @@ class Clock(simpy.Environment):
         def now(self) -> int:
             """The time [ns]."""
             ...
+
+
+def call_at(env: Clock, time_ns: int, callback: Callable[[simpy.Event], None]) -> simpy.Event:
+    """Call back at a time that is not past, with the event that is returned [ns]."""
+    return call_when(Timeout(env, time_ns - env.now), callback)
+
+
+def call_when(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> simpy.Event:
+    """Call back when an event happens that has not happened yet."""
+    event.callbacks.append(callback)  # pyright: ignore[reportOptionalMemberAccess, reportUnknownMemberType]
+    return event

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from simpy.events import Timeout
 
+from .clock import call_at, call_when
 from .decoding import DecodeCohort
 from .flight import Flight, PhaseTimer, Run, StepTimer
 from .request import Request, Status
@@ -22,6 +22,7 @@ from .request import Request, Status
 if TYPE_CHECKING:
     import simpy
 
+    from .clock import Clock
     from .flight import Observer
     from .kvcache.base import KVAllocator
     from .recorder import Recorder
@@ -47,13 +48,13 @@ class Engine:
     deliver : called at every composing instant to submit whatever has arrived by then
     next_arrival_ns : earliest time of an arrival not delivered yet, or None; only a hint for the length of runs
     on_finish : called with every request that ends
-    device : a device that others use too: every step is then work on its resources, in phases, and takes as long as they
-        let it; None is a device of one's own, whose clock is arithmetic
+    device : a device that others use too: every step is then work on its resources, in phases, and takes as
+        long as they let it; None is a device of one's own, whose clock is arithmetic
     """
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         scheduler: Scheduler,
         allocator: KVAllocator,
         timer: StepTimer,
@@ -163,6 +164,7 @@ class Engine:
             flight.late.append(request)
             request.num_pending_tokens = 0
         request.num_preemptions += 1
+        self.recorder.preemptions += 1
         request.status = Status.PREEMPTED
         self.running.remove(request)
         if request in self.individuals:
@@ -184,18 +186,14 @@ class Engine:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _wake_at(self, time_ns: int) -> None:
-        env = self.env
-        event = Timeout(env, time_ns - env.now)
-        event.callbacks.append(self._on_wake)  # pyright: ignore[reportOptionalMemberAccess]
-        self._wake = event
+        self._wake = call_at(self.env, time_ns, self._on_wake)
 
     def _await(self, flight: Flight) -> None:
         """Wake up when a step ends."""
         if flight.work is None:
             self._wake_at(flight.end_ns)
         else:
-            self._wake = flight.work.done
-            flight.work.done.callbacks.append(self._on_wake)  # pyright: ignore[reportOptionalMemberAccess]
+            self._wake = call_when(flight.work.done, self._on_wake)
 
     def _launch_next(self, now: int) -> None:
         """On a shared device, start the step that comes next: the one before it has just ended."""
@@ -317,13 +315,17 @@ class Engine:
             if self.device is not None:
                 flight.end_ns = NOT_YET
                 if flight.steps:
-                    flight.launch = self._on_device((count, context_sum, longest, prefill, sampled, contexts), duration)
+                    flight.launch = self._on_device(
+                        (count, context_sum, longest, prefill, sampled, contexts), duration
+                    )
         if emitting:
             flight.emitting = emitting
             self._promote(emitting, flight)
         if flight.steps:
             repeats = durations is not None
-            self.recorder.begin(self, flight, batch, count, context_sum, longest, prefill, sampled, contexts, repeats)
+            self.recorder.begin(
+                self, flight, batch, count, context_sum, longest, prefill, sampled, contexts, repeats
+            )
         else:
             self.recorder.empty_batches += 1
         if durations is not None:
@@ -355,7 +357,7 @@ class Engine:
         return lambda: device.submit(lambda: timer.phases(*step), duration)
 
     def _retire(self, last: list[Request], ahead: Flight | None, applied: int) -> None:
-        """Put members whose last token has just been computed in running order; whose end is foreseen leaves the cohort.
+        """Put members whose last token has just been computed in running order; those whose end is foreseen leave.
 
         ``ahead`` is the step before, if it is not applied; ``applied`` the last step that is, or ``ahead``'s.
         """
@@ -411,7 +413,9 @@ class Engine:
             return 0
         for ahead in self.flights:
             # A request that ends meanwhile leaves its place to whoever waits; an over-running one leaves the batch.
-            if ahead.late or (ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))):
+            if ahead.late or (
+                ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))
+            ):
                 return 0
         more = min(
             self.scheduler.stable_steps(self, batch),
@@ -447,10 +451,8 @@ class Engine:
         assert run is not None
         ends, lag = run.ends_ns, self.depth - 1
         # Composition m of the run is made at the end of its step m - 1 - lag, or at the run's start.
-        if lag and arrival_ns <= run.first.start_ns:
-            seen = 1
-        else:
-            seen = int(ends.searchsorted(arrival_ns)) + 1 + lag
+        first = lag and arrival_ns <= run.first.start_ns
+        seen = 1 if first else int(ends.searchsorted(arrival_ns)) + 1 + lag
         if seen >= len(ends):
             return False
         run.ends_ns = ends[:seen]
@@ -508,7 +510,7 @@ class Engine:
             if request.num_output_tokens >= request.output_tokens:
                 self.waiting.remove(request)
                 finished.append(request)
-                self._end(request, end)
+                self._end(request, step, end)
         for request in flight.emitting:
             if request.status is not Status.RUNNING:
                 recorder.wasted_tokens += request.status is Status.COMPLETED
@@ -549,7 +551,7 @@ class Engine:
                 self._release_padding()
         else:
             self._release(request)
-        self._end(request, end)
+        self._end(request, step, end)
 
     def _release(self, request: Request) -> None:
         self.live_tokens -= request.num_computed_tokens
@@ -562,8 +564,8 @@ class Engine:
             request.num_computed_tokens = kept
             self._release(request)
 
-    def _end(self, request: Request, end: int) -> None:
+    def _end(self, request: Request, step: int, end: int) -> None:
         request.status = Status.COMPLETED
         request.last_token_ns = end
-        self.recorder.finish(request)
+        self.recorder.finish(request, step)
         self.on_finish(request)

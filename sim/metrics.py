@@ -121,16 +121,21 @@ def kv(record: RunRecord) -> Figures:
 
 
 def cost(record: RunRecord) -> Figures:
-    """Return the price of all GPUs over the run's duration, by million tokens of completed requests [USD]."""
+    """Return the price of all GPUs over the run's duration, by million tokens of completed requests [USD].
+
+    Beside it stands the price of one GPU that it rests on [USD/h].
+    """
     names = ("usd_per_million_output_tokens", "usd_per_million_tokens")
     price = record.setup.usd_per_gpu_hour
     if price is None:
-        return dict.fromkeys(names, Unknown("the device has no list price; set price.usd_per_gpu_hour"))
+        unpriced = Unknown("the device has no list price; set price.usd_per_gpu_hour")
+        return dict.fromkeys((*names, "usd_per_gpu_hour"), unpriced)
     inputs, outputs = token_counts(record)
     if outputs == 0 or record.end_ns <= record.start_ns:
-        return dict.fromkeys(names, Unknown(NO_COMPLETED))
+        return {**dict.fromkeys(names, Unknown(NO_COMPLETED)), "usd_per_gpu_hour": price}
     usd = price * record.setup.gpus * record.duration_s / 3600
-    return dict(zip(names, (usd * 1e6 / outputs, usd * 1e6 / (inputs + outputs)), strict=True))
+    per_million = zip(names, (usd * 1e6 / outputs, usd * 1e6 / (inputs + outputs)), strict=True)
+    return {**dict(per_million), "usd_per_gpu_hour": price}
 
 
 def energy(record: RunRecord) -> Figures:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..hwmodels.account import STEP_CAUSES
+from .attribution import RequestAttribution
 from .histogram import LogHistogram
 from .record import LIMITERS
 
@@ -74,7 +76,7 @@ class Accountant(Protocol):
     def add(
         self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array
     ) -> dict[str, Int64Array] | None:
-        """Take in rows, the steps of each, and every step's duration; return per-step columns, or None."""
+        """Take in rows, the steps of each, and every step's duration; return per-step columns, or None to keep none."""
         ...
 
 
@@ -85,7 +87,7 @@ class Recorder:
     ----------
     accountant : attributes the time of steps; None leaves it out (oracle runs)
     block_size : tokens of one KV block [tokens]
-    keep_steps : keep per-step columns for the result directory
+    keep_steps : keep per-step columns, and every request's time by cause, for the result directory
 
     Attributes
     ----------
@@ -98,6 +100,7 @@ class Recorder:
         self.accountant = accountant
         self.block_size = block_size
         self.keep_steps = keep_steps
+        self.attribution = RequestAttribution() if keep_steps and accountant is not None else None
         self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = (
             self.late_tokens
         ) = 0
@@ -155,9 +158,11 @@ class Recorder:
                 cohort.tick,
                 LIMITER_CODES[batch.limiter],
                 len(engine.running),
-            )  # fmt: skip
+            )
         )
-        self.preemptions += len(batch.preempted)
+        if self.attribution is not None:
+            for request in batch.admitted:
+                self.attribution.scheduled(request, flight.step)
 
     def released(self, before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> None:
         """Note what requests that ended gave back while the run begun last goes on."""
@@ -224,6 +229,7 @@ class Recorder:
         """Note one output token of a request that is tracked by itself."""
         if request.first_token_ns < 0:
             request.first_token_ns = end_ns
+            request.first_token_step = step
         else:
             self._gaps.append(end_ns - request.last_token_ns)
             self._gap_positions.append(request.num_output_tokens)
@@ -296,13 +302,12 @@ class Recorder:
 
     # -- requests ---------------------------------------------------------------------------------------------
 
-    def finish(self, request: Request) -> None:
-        """Keep the row of a request that has ended, however it ended."""
-        reason = request.reject_reason
-        if reason is not None:
-            reason_code = self.reject_reasons.setdefault(reason, len(self.reject_reasons))
-        else:
-            reason_code = -1
+    def finish(self, request: Request, step: int = -1) -> None:
+        """Keep the row of a request that has ended, however it ended; ``step`` gave its last token."""
+        if self.attribution is not None and step >= 0:
+            self.attribution.ended(request, step)
+        reasons, reason = self.reject_reasons, request.reject_reason
+        reason_code = -1 if reason is None else reasons.setdefault(reason, len(reasons))
         self._requests.extend(
             (
                 request.index,
@@ -319,7 +324,7 @@ class Recorder:
                 self.slo_classes.setdefault(request.slo_class, len(self.slo_classes)),
                 -1 if request.session is None else request.session,
                 reason_code,
-            )  # fmt: skip
+            )
         )
 
     def requests(self) -> dict[str, Int64Array]:
@@ -367,6 +372,8 @@ class Recorder:
         columns: dict[str, Int64Array] | None = None
         if self.accountant is not None:
             columns = self.accountant.add(rows, steps, durations)
+            if columns is not None and self.attribution is not None:
+                self.attribution.add(np.stack([columns[f"{cause}_ns"] for cause in STEP_CAUSES], axis=1))
         if self.keep_steps:
             self._keep(rows, steps, first, self._ends[begun : begun + count], durations, columns or {})
         del self._rows[: len(self._row_steps)]

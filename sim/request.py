@@ -33,11 +33,31 @@ class Request:
     """
 
     __slots__ = (
-        "arrival_ns", "block_hashes", "first_scheduled_ns", "first_token_ns", "index", "input_tokens", "kv",
-        "last_step", "last_token_ns", "max_tokens", "num_cached_tokens", "num_computed_tokens",
-        "num_output_tokens", "num_pending_tokens", "num_preemptions", "output_tokens", "priority",
-        "reject_reason", "request_id", "scheduled_step", "session", "slo_class", "status",
-        "stretch_position", "stretch_step",
+        "arrival_ns",
+        "block_hashes",
+        "first_scheduled_ns",
+        "first_token_ns",
+        "first_token_step",
+        "index",
+        "input_tokens",
+        "kv",
+        "last_token_ns",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_output_tokens",
+        "num_pending_tokens",
+        "num_preemptions",
+        "output_tokens",
+        "priority",
+        "reject_reason",
+        "request_id",
+        "scheduled_step",
+        "session",
+        "slo_class",
+        "status",
+        "stretch_position",
+        "stretch_step",
     )  # fmt: skip
 
     def __init__(
@@ -75,10 +95,10 @@ class Request:
         self.last_token_ns = -1
         self.reject_reason: str | None = None
         self.kv: object = None
-        # Kept for the recorder: the step of its last token, and where the present stretch of one token a step
-        # began.
+        # Kept for the recorder: its first step, the step of its first token, and where the present stretch of
+        # one token a step began.
         self.scheduled_step = -1
-        self.last_step = -1
+        self.first_token_step = -1
         self.stretch_step = -1
         self.stretch_position = -1
 

@@ -242,6 +242,7 @@ def make_record(
         slo_classes=tuple(recorder.slo_classes) or ("default",),
         reject_reasons=tuple(recorder.reject_reasons),
         steps=recorder.step_columns(),
+        per_request_causes=recorder.attribution.table(requests["index"]) if recorder.attribution else None,
         memory=pool,
         provenance=provenance_of(resolved),
         warnings=(*resolved.warnings, *pool.warnings),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from .clock import call_at
 from .request import Request
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ class Source:
     def _await(self) -> None:
         """Wake up when the next request is due."""
         if self._due:
-            event = self.env.timeout(max(self._due[0][0] - self.env.now, 0))
-            event.callbacks.append(self._on_due)  # pyright: ignore[reportUnknownMemberType]
+            call_at(self.env, max(self._due[0][0], self.env.now), self._on_due)
 
     def _on_due(self, _event: simpy.Event) -> None:
         self.deliver(self.env.now)

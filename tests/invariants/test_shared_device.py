@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import simpy
 from hypothesis import given, settings
-
 from membound.hwmodels.steptypes import Phase
 from membound.sim.engine import Engine
 from membound.sim.recorder import Recorder
@@ -22,7 +21,10 @@ class PhasedCost(LinearCost):
 
     def phases(self, *step: object) -> tuple[Phase, ...]:
         seconds = self.step_ns(*step) / 1e9  # type: ignore[arg-type]
-        return (Phase("hbm", 0.75 * seconds, {"hbm": 0.75 * seconds}), Phase("compute", 0.25 * seconds, {"compute": 0.25 * seconds}))
+        return (
+            Phase("hbm", 0.75 * seconds, {"hbm": 0.75 * seconds}),
+            Phase("compute", 0.25 * seconds, {"compute": 0.25 * seconds}),
+        )
 
 
 @dataclass
@@ -68,7 +70,9 @@ def test_alone_on_a_shared_device_the_record_is_the_same(case: Case) -> None:
     env.run()
     shared.recorder.close_books()
     found = recorded(shared.recorder, shared.engine)
-    assert {k: v for k, v in found.items() if k != "end_ns"} == {k: v for k, v in expected.items() if k != "end_ns"}
+    assert {k: v for k, v in found.items() if k != "end_ns"} == {
+        k: v for k, v in expected.items() if k != "end_ns"
+    }
 
 
 def _burst(**changes: object) -> Case:
@@ -95,7 +99,7 @@ def test_two_engines_on_one_device_slow_each_other_but_less_than_in_turn() -> No
 
 
 def test_a_kv_stream_slows_decoding_by_the_share_of_hbm_it_takes() -> None:
-    """A copy that would take half of HBM all along leaves HBM phases two thirds of their speed (max-min of progress)."""
+    """A copy that would take half of HBM all along leaves HBM phases two thirds of their speed."""
     case = _burst()
     alone = _last_token(case, 1)[0]
     env = simpy.Environment(0)
