@@ -417,17 +417,12 @@ class Engine:
                 ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))
             ):
                 return 0
-        more = min(
-            self.scheduler.stable_steps(self, batch),
-            self.allocator.stable_steps(self.decoding),
-            self.decoding.steps_to_last(),
-            LONGEST_RUN,
-        )
+        more = min(self.scheduler.stable_steps(self, batch), self.decoding.steps_to_last(), LONGEST_RUN)
         arrival = self.next_arrival_ns()
         if arrival is not None and self._pace_ns:
             # Only to spare work: what is computed beyond the next arrival is likely to be cut off.
             more = min(more, max((arrival - start) // self._pace_ns + 2, 1))
-        return more
+        return self.allocator.stable_steps(self.decoding, more)
 
     def _continue_run(self, now: int) -> bool:
         """Wake up at the next composition that may differ, or when requests end before it; False if that is now."""

@@ -85,8 +85,8 @@ class KVAllocator(Protocol):
         """Give every decoding request the blocks for ``steps`` more tokens; the caller knows of them."""
         ...
 
-    def stable_steps(self, cohort: DecodeCohort) -> int:
-        """Count the decode steps for which ``grow`` can be met from the free blocks [steps]."""
+    def stable_steps(self, cohort: DecodeCohort, wanted: int) -> int:
+        """Count the decode steps, up to ``wanted``, for which ``grow`` can be met from the free blocks [steps]."""
         ...
 
     def note_output(self, request: Request) -> None:

@@ -180,8 +180,10 @@ class PagedAllocator:
             self.held_blocks += needed
             self._take(needed)
 
-    def stable_steps(self, cohort: DecodeCohort) -> int:
-        return cohort.steps_within(self.free_blocks)
+    def stable_steps(self, cohort: DecodeCohort, wanted: int) -> int:
+        if cohort.count * (wanted // self.block_size + 1) <= self.free_blocks:
+            return wanted
+        return min(wanted, cohort.steps_within(self.free_blocks))
 
     def note_output(self, request: Request) -> None:
         self._publish(
