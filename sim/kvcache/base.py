@@ -38,7 +38,7 @@ class KVAllocator(Protocol):
     block_size : tokens one block holds [tokens]
     num_blocks : blocks that requests can use [blocks]
     free_blocks : blocks nobody holds (still cached content included) [blocks]
-    held_blocks : blocks held, a shared block counted once for each holder [blocks]
+    held_blocks : growing blocks held, a shared block counted once for each holder [blocks]
     external_tokens : room of the pool that no block covers [tokens]
     queried_tokens, hit_tokens : prompt tokens looked up in the prefix cache, and found there [tokens]
     """

@@ -161,7 +161,7 @@ class PagedAllocator:
             self._revive(request, private)
             holding.private = private
         self.free_blocks -= idle
-        self.held_blocks += hits + bounded
+        self.held_blocks += hits
         if bounded:
             self._take(bounded)
         self._extend(request, holding, tokens)
@@ -209,7 +209,7 @@ class PagedAllocator:
                 else:
                     self._queue[block] = None
         self.free_blocks += released
-        self.held_blocks -= total + holding.bounded
+        self.held_blocks -= total
         request.kv = None
 
     # -- inside ----------------------------------------------------------------------------------------------
