@@ -193,9 +193,12 @@ def _slo(summary: Summary) -> list[str]:
 
 def _cost(summary: Summary) -> list[str]:
     words = {
-        "usd_per_million_output_tokens": "USD per million output tokens",
-        "usd_per_million_tokens": "USD per million tokens, input and output",
+        "usd_per_million_output_tokens": "USD per M output tokens",
+        "usd_per_million_tokens": "USD per M input + output tokens",
+        "usd_per_gpu_hour": "USD per GPU hour",
     }
+    if summary["cost"]["usd_per_million_tokens"] is None:
+        return []
     return _figures(summary["cost"], words, number, before=False)
 
 

@@ -26,7 +26,7 @@ E2E                 120.0      120.0      120.0      120.0      120.0      120.0
 requests       30 of 31 completed   1 rejected (1 prompt too long)   0 aborted   0 preemptions
 throughput     9.934 requests/s   993.4 input tok/s   109.3 output tok/s   109.3 output tok/s/GPU
 SLO            met: 96.8 % of the requests within their thresholds   goodput 9.934 requests/s
-cost           9.152 USD per million output tokens   0.9069 USD per million tokens, input and output
+cost           9.152 USD per M output tokens   0.9069 USD per M input + output tokens   3.600 USD per GPU hour
 time spent     HBM weights 55.0 %   compute 22.0 %   idle 10.0 %   in-kernel latency 7.0 %   HBM KV 6.0 %
 batch limit    arrivals 100.0 %
 utilization    mfu 3.7 %   mfu_wall 3.3 %

@@ -46,7 +46,7 @@ PROMISED = {
         *("peak_usage", "mean_usage", "internal_fragmentation", "external_fragmentation"),
         *("prefix_hit_rate", "preemptions"),
     ],
-    "cost": ["usd_per_million_output_tokens", "usd_per_million_tokens"],
+    "cost": ["usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_gpu_hour"],
     "energy": ["joule_per_output_token", "mean_watts"],
     "verdict": ["bound", "sentence", "next_lever"],
     "confidence": ["level", "interval", "warnings"],
