@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], help="change the scenario, as in membound simulate"
     )
-    parser.add_argument("--longer", action="store_true", help="only compare with 10x the output tokens, load kept equal")
+    parser.add_argument("--longer", action="store_true", help="only compare with 10x the output tokens at equal load")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
