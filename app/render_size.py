@@ -10,6 +10,8 @@ from ..hwmodels.units import format_bytes
 from ..sim.output import to_json
 from .text import csv_of, dtype, gib, labelled, number, table, text_of
 
+PRINTED = "as the engine printed it"
+
 
 def render_size(report: SizeReport, form: str, *, color: bool = False) -> str:
     """Return a size report as ``table``, ``json`` or ``csv`` (one row)."""
@@ -75,18 +77,36 @@ def _settings(pool: KVPool) -> list[str]:
 
 def _sum(pool: KVPool) -> list[str]:
     """Return the sum of the tightest rank: budget, less each term, is the pool."""
-    total, share = gib(pool.total_bytes), f"{pool.gpu_memory_utilization:g}"
-    rows = [
-        ["budget", gib(pool.budget_bytes), "setting", f"{share} of the {total} GiB that the driver reports"]
-    ]
+    rows = [["budget", gib(pool.budget_bytes), "setting", _budget_words(pool)]]
     rows += [
-        [f"- {term.name.replace('_', ' ')}", gib(term.bytes), term.source, term.note] for term in pool.terms
+        [f"- {term.name.replace('_', ' ')}", gib(term.bytes), term.source, term.note or PRINTED]
+        for term in pool.terms
     ]
-    spread = gib(pool.uncertainty_bytes)
-    note = f"give or take {spread} GiB" if pool.uncertainty_bytes else "exact"
-    rows.append(["= KV pool", gib(pool.kv_pool_bytes), pool.blocks_source, note])
+    rows.append(["= KV pool", gib(pool.kv_pool_bytes), pool.blocks_source, _pool_words(pool)])
     what = "one rank" if _ranks(pool) > 1 else "memory"
     return table([what, "GiB", "source", "what it is"], rows, right=[1], wrap=True)
+
+
+def _budget_words(pool: KVPool) -> str:
+    share, total = f"{pool.gpu_memory_utilization:g}", gib(pool.total_bytes)
+    if abs(pool.budget_bytes - pool.gpu_memory_utilization * pool.total_bytes) < 2**20:
+        return f"{share} of the {total} GiB that the driver reports"
+    if pool.budget_bytes == pool.total_bytes:
+        return "all that the driver reports"
+    return f"of the {total} GiB that the driver reports, {share} of what is free at the start"
+
+
+def _pool_words(pool: KVPool) -> str:
+    """Say how sure the pool is, and what else it follows from than the sum above it."""
+    left = pool.budget_bytes - sum(term.bytes for term in pool.terms)
+    said: list[str] = []
+    if pool.blocks_source == "printed":
+        said.append(f"as the engine printed it; the sum above would give {gib(left)}")
+    elif pool.budget_bytes == pool.total_bytes and pool.gpu_memory_utilization < 1:
+        said.append(f"{pool.gpu_memory_utilization:g} of the {gib(left)} GiB left")
+    if pool.uncertainty_bytes:
+        said.append(f"give or take {gib(pool.uncertainty_bytes)} GiB")
+    return "; ".join(said) or "as set"
 
 
 def _answer(report: SizeReport, *, color: bool) -> list[str]:

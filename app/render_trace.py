@@ -28,7 +28,7 @@ def render_trace(workload: Workload, form: str) -> str:
     lines = [
         *labelled("", " · ".join([found["source"], found["format"], f"{found['rows']:,} requests"])),
         *labelled("arrivals", _arrivals(found)),
-        *labelled("clock", f"unit {found['time_unit']}, starts at {found['origin']}"),
+        *labelled("clock", _clock(found)),
         *labelled("left out", [f"{count:,} {why}" for why, count in found["dropped"].items()]),
         *labelled("prefixes", _prefixes(found)),
         *labelled("classes", _classes(workload)),
@@ -55,12 +55,18 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrivals(found: Mapping[str, Any]) -> list[str]:
+    if found["time_unit"] == "none":
+        return ["none in the file; to replay its lengths, give workload.arrivals (--request-rate)"]
     if found["rate_per_s"] is None:
         return ["all at once"]
     said = [f"{number(found['rate_per_s'])} a second over {number(found['span_s'])} s"]
     if found["gap_cv"] is not None:
         said.append(f"gaps vary {number(found['gap_cv'])} x their mean (1 is Poisson)")
     return [*said, f"longest gap {number(found['max_gap_s'])} s"]
+
+
+def _clock(found: Mapping[str, Any]) -> str:
+    return "" if found["time_unit"] == "none" else f"unit {found['time_unit']}, starts at {found['origin']}"
 
 
 def _prefixes(found: Mapping[str, Any]) -> str:

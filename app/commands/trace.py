@@ -38,17 +38,20 @@ def inspect(
 
     Format, span, rate, lengths, what was left out, and how much of its prompts repeat.
     """
-    from ...sim.workload.build import build_workload
+    from ...sim.workload.trace.formats import Wanted
+    from ...sim.workload.trace.read import read_trace
     from ..render_trace import render_trace
 
-    workload = build_workload(_spec(file, trace_format, limit, time_scale, part))
+    asked = _asked(file, trace_format, limit, time_scale, part)
+    wanted = Wanted(asked.path, asked.format, needs_arrival=False, part=asked.part)
+    workload = read_trace(wanted, time_scale=asked.time_scale, limit=asked.limit)
     if form is not Form.table:
         warn(workload.report.warnings, quiet=quiet)
     emit(render_trace(workload, form.value))
 
 
-def _spec(file: str, trace_format: str, limit: str | None, time_scale: str | None, part: str | None) -> Any:
-    """Return the ``workload`` section that reads the file, checked as in a scenario."""
+def _asked(file: str, trace_format: str, limit: str | None, time_scale: str | None, part: str | None) -> Any:
+    """Return the ``workload.trace`` section that reads the file, checked as in a scenario."""
     from ...sim.scenario import Assignment, parse_scenario
 
     wanted = {
@@ -63,4 +66,6 @@ def _spec(file: str, trace_format: str, limit: str | None, time_scale: str | Non
         for key, (value, option) in wanted.items()
         if value is not None
     ]
-    return parse_scenario({"device": "h100_sxm", "model": "llama-3.1-8b"}, sets).workload
+    workload = parse_scenario({"device": "h100_sxm", "model": "llama-3.1-8b"}, sets).workload
+    assert workload is not None
+    return workload.trace

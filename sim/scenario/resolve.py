@@ -144,8 +144,21 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         else {},
         usd_per_gpu_hour=price,
         price_note=note,
-        warnings=(*warnings, *(workload.report.warnings if workload else ())),
+        warnings=(
+            *_borrowed(engine, purpose),
+            *warnings,
+            *(workload.report.warnings if workload else ()),
+        ),
     )
+
+
+def _borrowed(engine: EngineProfile, purpose: Purpose) -> list[str]:
+    """Say of an engine of which only the KV pool is known that a run borrows the rest."""
+    if engine.scope == "full" or purpose == "size":
+        return []
+    return [
+        f"{engine.id}: only the KV pool follows this engine; scheduler, flags and step times are borrowed"
+    ]
 
 
 def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:

@@ -138,6 +138,12 @@ def test_a_what_if_device_is_named_as_one(membound, small):
     assert ran.out.startswith("h100_sxm with hbm_bandwidth x2 · ")
 
 
+def test_a_run_on_an_engine_of_which_only_the_pool_is_known_says_so(membound, small):
+    ran = membound("simulate", small, "--engine", "sglang-0.5.6", "--format", "json")
+    assert "scheduler, flags and step times are borrowed" in ran.err
+    assert "borrowed" not in membound("size", small, "--engine", "sglang-0.5.6", "--format", "json").err
+
+
 # -- exit codes and streams --
 
 
@@ -324,6 +330,13 @@ def test_trace_inspect_counts_what_is_there(membound, trace):
     assert (found["rows"], found["span_s"], found["rate_per_s"]) == (2, 2.0, 1.0)
     assert found["input_tokens"]["sum"] == 40
     assert "2 requests" in membound("trace", "inspect", "trace.csv").out
+
+
+def test_trace_inspect_shows_the_lengths_of_a_file_without_arrivals(membound, trace):
+    ran = membound("trace", "inspect", trace("10,5", "30,7", header="input_tokens,output_tokens"))
+    assert ran.code == 0
+    assert "none in the file" in ran.out
+    assert "input     20   10" in ran.out
 
 
 def test_the_template_runs(membound, tmp_path):
