@@ -89,7 +89,9 @@ def compare_lengths(sets: list[str], repeats: int, requests: int = 3000) -> int:
     for factor in (1, 10):
         lengths = {"p50": 150, "min": 4, "max": 800}
         changes = [f"workload.output_tokens.{name}={value * factor}" for name, value in lengths.items()]
-        run = in_process(requests, [*common, *changes, f"workload.arrivals.rate_per_s={rate / factor}"], repeats)
+        run = in_process(
+            requests, [*common, *changes, f"workload.arrivals.rate_per_s={rate / factor}"], repeats
+        )
         shortest = shortest or run["timeouts"]
         print(
             f"{factor:8d}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
@@ -111,7 +113,9 @@ def main() -> int:
     parser.add_argument(
         "--set", action="append", default=[], help="change the scenario, as in membound simulate"
     )
-    parser.add_argument("--longer", action="store_true", help="only compare with 10x the output tokens at equal load")
+    parser.add_argument(
+        "--longer", action="store_true", help="only compare with 10x the output tokens at equal load"
+    )
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

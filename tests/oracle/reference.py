@@ -5,7 +5,8 @@ request. The rules are those of the scheduler of vLLM 0.32 with one full-attenti
 
 S1  Running requests first, in queue order, until the token budget is used.
 S2  Who gets no blocks preempts: ``fcfs`` the last of the running ones; ``priority`` the first of those with the largest
-    (priority, arrival), whose tokens go back to the budget. A victim starts over; if it is the request itself, the pass ends.
+    (priority, arrival), whose tokens go back to the budget. A victim starts over; if it is the request itself,
+    the pass ends.
 S3  Waiting requests only if nobody was preempted, in order, up to the first that does not fit.
 S4  At an admission the longest run of cached full blocks counts as computed, but never the last known token.
 S5  A full block is findable once the step that fills it is composed. Blocks come back last first; those that cannot be
@@ -14,7 +15,7 @@ S6  A request emits a token when all its known tokens are computed.
 A1  Asynchronously, up to two batches are composed and not applied; composing and applying take no time.
 A2  An empty batch takes no time (synchronously: the base cost).
 A3  A token that is sampled but not applied is ``pending``; it counts as known when tokens are wished for.
-A4  Whose last token is pending is passed over, if ``max_tokens`` tells; with a stop token it is computed once more (A5).
+A4  Whose last token is pending is passed over, if ``max_tokens`` tells; with a stop token it is computed again (A5).
 A6  Outputs are applied in scheduling order; of a finished request they are dropped, of a preempted one they are late.
 A7  Preemption forgets what is computed and pending, and frees all blocks, at once.
 A8  Only blocks of known tokens are findable: up to what is known when composing, further when an output is applied.

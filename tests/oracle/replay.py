@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import simpy
-
 from membound.sim.engine import Engine
 from membound.sim.flight import Flight
 from membound.sim.kvcache.paged import PagedAllocator
@@ -122,7 +121,7 @@ class Log:
                         if request not in engine.decoding
                         else engine.decoding.computed(request) - batch.tokens[request]
                     )
-                },  # fmt: skip
+                },
                 "preempted": sorted(request.request_id for request in batch.preempted),
                 "running": [request.request_id for request in engine.running],
                 "waiting": [request.request_id for request in engine.waiting],
@@ -172,7 +171,7 @@ class Log:
                     "running": running,
                     "waiting": None,
                     "free_after_schedule": free,
-                },  # fmt: skip
+                },
                 emitters,
             )
 
@@ -216,8 +215,8 @@ def run_case(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Run one case; return its steps and its summary.
 
-    ``private`` names only the blocks whose content some other request asks for, as a workload does; the others are known
-    to the allocator by number alone.
+    ``private`` names only the blocks whose content some other request asks for, as a workload does; the others are
+    known to the allocator by number alone.
     """
     config, cost = case["config"], case["step_cost_us"]
     size = config["block_size"]

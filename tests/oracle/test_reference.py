@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
 from .cases import cases
