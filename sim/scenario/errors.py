@@ -106,7 +106,9 @@ def _text(
         return str(context["error"])
     if kind in _LIMITS:
         limit, words = _LIMITS[kind]
-        return f"{value!r} is out of range; allowed: {words} {context[limit]:g}"
+        bound = context[limit]
+        shown = str(bound) if isinstance(bound, int) else f"{bound:g}"
+        return f"{value!r} is out of range; allowed: {words} {shown}"
     if kind == "literal_error":
         return _not_known(repr(value), str(value), re.split(r", | or ", str(context["expected"])))
     if kind == "union_tag_invalid":

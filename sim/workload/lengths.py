@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,6 +16,9 @@ from ...hwmodels.units import Count, PositiveCount, parse_count
 from ..fields import Section
 from ..random import standard_normal, uniform
 
+LONGEST = 2**31 - 1
+"""Longest prompt or answer that is believed [tokens]."""
+Tokens = Annotated[PositiveCount, Le(LONGEST)]
 Lengths = NDArray[np.int64]
 _Z99 = 2.3263478740408408  # 99th percentile of the standard normal
 
@@ -23,8 +26,8 @@ _Z99 = 2.3263478740408408  # 99th percentile of the standard normal
 class _Distribution(Section):
     """Base: draws real numbers, then rounds them and keeps them within ``min`` and ``max``."""
 
-    min: PositiveCount = 1
-    max: PositiveCount | None = None
+    min: Tokens = 1
+    max: Tokens | None = None
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> _Distribution:
@@ -53,7 +56,7 @@ class Fixed(_Distribution):
     """
 
     kind: Literal["fixed"] = "fixed"
-    value: PositiveCount
+    value: Tokens
 
     def raw(self, seed: int, source: str, indices: range) -> NDArray[np.float64]:
         """Return the value for each index [tokens]."""
@@ -74,8 +77,8 @@ class Lognormal(_Distribution):
     """
 
     kind: Literal["lognormal"] = "lognormal"
-    p50: PositiveCount
-    p99: PositiveCount | None = None
+    p50: Tokens
+    p99: Tokens | None = None
     sigma: Annotated[float, Ge(0)] | None = None
 
     @model_validator(mode="after")
@@ -103,8 +106,8 @@ class Uniform(_Distribution):
     """
 
     kind: Literal["uniform"] = "uniform"
-    low: PositiveCount
-    high: PositiveCount
+    low: Tokens
+    high: Tokens
 
     @model_validator(mode="after")
     def _low_first(self) -> Uniform:
@@ -128,7 +131,7 @@ class Quantiles(_Distribution):
     """
 
     kind: Literal["quantiles"] = "quantiles"
-    points: dict[Annotated[float, Ge(0)], PositiveCount]
+    points: dict[Annotated[float, Ge(0)], Tokens]
 
     @model_validator(mode="after")
     def _from_0_to_1(self) -> Quantiles:

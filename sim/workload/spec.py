@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 from pydantic import Field, model_validator
 
 from ...hwmodels.errors import unknown
@@ -14,6 +14,8 @@ from .arrivals.base import AnyArrivals
 from .lengths import LengthDistribution
 from .trace.formats import format_names
 
+MOST_REQUESTS = 10**8
+"""Most requests that are drawn; their columns take 24 bytes each."""
 Sampling = Literal["greedy", "top_p_top_k"]
 
 
@@ -90,7 +92,7 @@ class WorkloadSpec(Section):
     arrivals: AnyArrivals | None = None
     input_tokens: LengthDistribution | None = None
     output_tokens: LengthDistribution | None = None
-    requests: PositiveCount | None = None
+    requests: Annotated[PositiveCount, Le(MOST_REQUESTS)] | None = None
     duration_s: Annotated[Seconds, Gt(0)] | None = None
     sampling: Sampling = "greedy"
     expert_routing: ExpertRouting = ExpertRouting()

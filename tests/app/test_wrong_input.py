@@ -110,6 +110,8 @@ def test_a_count_that_is_none_is_refused_and_names_the_option(membound, small, o
         ("--scheduler", "vllm_v2", "nearest: 'vllm_v1'"),
         ("--block-size", "0", "above 0"),
         ("--seed", "-1", "at least 0"),
+        ("--isl", "99999999999999999999", "at most 2147483647"),
+        ("--num-prompts", "99999999999", "at most 100000000"),
     ],
 )
 def test_a_setting_out_of_range_says_what_is_allowed(membound, small, option, value, words):
