@@ -362,8 +362,7 @@ class Engine:
         ``ahead`` is the step before, if it is not applied; ``applied`` the last step that is, or ``ahead``'s.
         """
         if len(last) > 1:
-            order = {request: position for position, request in enumerate(self.running)}
-            last.sort(key=order.__getitem__)
+            self._sort_as_running(last)
         if self.depth == 1:
             return
         in_flight, delivered = (1, applied) if ahead is None else (2, ahead.step - 1)
@@ -372,6 +371,10 @@ class Engine:
                 if ahead is not None and request not in ahead.emitting:
                     ahead.emitting.append(request)
                 self._leave_cohort(request, in_flight, delivered)
+
+    def _sort_as_running(self, requests: list[Request]) -> None:
+        order = {request: position for position, request in enumerate(self.running)}
+        requests.sort(key=order.__getitem__)
 
     def _leave_cohort(self, request: Request, in_flight: int, applied: int) -> None:
         """Write a member's progress back to it.
@@ -385,7 +388,7 @@ class Engine:
 
     def _promote(self, emitting: list[Request], flight: Flight) -> None:
         """Move requests that have caught up with what is known of them to the decode cohort, or to their last step."""
-        individuals = self.individuals
+        individuals, of_cohort = self.individuals, len(flight.last)
         for request in emitting:
             left = request.num_tokens_needed - request.num_computed_tokens
             request.num_pending_tokens += 1
@@ -396,6 +399,9 @@ class Engine:
             elif left > 0 and self.cohort and not self.allocator.tracks_content_of(request):
                 self.decoding.join(request, left)
                 individuals.remove(request)
+        if 0 < of_cohort < len(flight.last):
+            # They give their blocks back in the order of their turns, whoever kept count of them.
+            self._sort_as_running(flight.last)
 
     def _overruns(self, request: Request) -> bool:
         """Tell whether the scheduler cannot foresee the end of ``request`` and computes one token too many."""

@@ -36,13 +36,15 @@ class Remains:
 class Holding:
     """What one request holds: blocks with shareable content, then ``private`` blocks that only need counting.
 
-    ``cached`` of the shared ones are findable; ``bounded`` blocks hold what does not grow (windows, states).
+    ``cached`` of the shared ones are findable; the first ``known`` tokens will be when the request comes back;
+    ``bounded`` blocks hold what does not grow (windows, states).
     """
 
-    __slots__ = ("bounded", "cached", "private", "shared")
+    __slots__ = ("bounded", "cached", "known", "private", "shared")
 
     def __init__(self) -> None:
         self.bounded = 0
+        self.known = 0
         self.shared: list[Block] = []
         self.cached = 0
         self.private = 0
@@ -193,6 +195,8 @@ class PagedAllocator:
     def free(self, request: Request, known: int) -> None:
         holding = self._holding(request)
         total, private = len(holding), holding.private
+        # What a prefill has computed is known, though its token may not be; what a decode has computed is not yet.
+        known = max(known, holding.known)
         findable = min(max(known // self.block_size - len(request.block_hashes), 0), private)
         if not self.enable_prefix_caching or len(holding.shared) < len(request.block_hashes):
             findable = 0
@@ -234,8 +238,9 @@ class PagedAllocator:
                 holding.shared.extend(Block() for _ in range(shareable))
                 added -= shareable
             holding.private += added
+        holding.known = min(tokens, request.num_tokens)
         if holding.cached < len(request.block_hashes):
-            self._publish(request, holding, min(tokens, request.num_tokens))
+            self._publish(request, holding, holding.known)
 
     def _publish(self, request: Request, holding: Holding, known: int) -> None:
         """Make the shareable blocks among the first ``known`` tokens findable."""
