@@ -10,6 +10,7 @@ from typing import Any
 from ..hwmodels.errors import MemboundError, unknown
 
 HELPERS = frozenset({"base", "queues"})
+WORDS = {"kvcache": "allocator"}
 
 
 class PolicyError(MemboundError):
@@ -44,7 +45,7 @@ def find_policy(package: str, name: str, key: str) -> type[Any]:
         return _from_outside(name, key)
     names = policy_names(package)
     if name not in names:
-        raise PolicyError(f"{key}: {unknown(package, name, names)}; or module:Class")
+        raise PolicyError(f"{key}: {unknown(WORDS.get(package, package), name, names)}; or module:Class")
     module = importlib.import_module(f".{package}.{name}", __package__)
     for _, found in inspect.getmembers(module, inspect.isclass):
         if found.__module__ == module.__name__ and getattr(found, "name", None) == name:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
 from ..hwmodels.pool import KVPool, PoolSettings
@@ -24,6 +24,8 @@ from .setup import provenance_of, setup_of
 from .source import Source
 
 if TYPE_CHECKING:
+    from ..hwmodels.device import DeviceProfile
+    from ..hwmodels.lanes import Lane
     from ..hwmodels.steptypes import StepDevice
     from .scenario.schema import Scenario
     from .scheduler.base import Scheduler
@@ -53,13 +55,14 @@ def simulate(
     workload = resolved.workload
     assert workload is not None
     pool = size_pool(resolved)
-    model = step_model(resolved)
+    lanes = _LaneLog(resolved.device)
+    model = step_model(resolved, cast("StepDevice", lanes))
     allocator = make_allocator(resolved, pool)
     scheduler = make_scheduler(resolved)
     accountant = StepAccountant(model, keep_steps=keep_steps)
     recorder = Recorder(accountant, block_size=allocator.block_size, keep_steps=keep_steps)
     run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
-    return SimulationResult(make_record(resolved, pool, allocator, accountant, recorder))
+    return SimulationResult(make_record(resolved, pool, allocator, accountant, recorder, lanes.families))
 
 
 def size_pool(resolved: ResolvedScenario) -> KVPool:
@@ -210,14 +213,16 @@ def make_record(
     allocator: KVAllocator,
     accountant: StepAccountant,
     recorder: Recorder,
+    families: Iterable[str],
 ) -> RunRecord:
-    """Put together what is known of a finished run."""
+    """Put together what is known of a finished run; ``families`` are the kernels' that the step model took."""
     requests = recorder.requests()
     start = int(requests["arrival_ns"].min())
     end = max(int(requests["last_token_ns"].max()), start)
     causes = dict.fromkeys(CAUSES, 0) | accountant.causes_ns
     causes["idle"] = (end - start) - recorder.busy_ns
     sums, counts = recorder.itl_by_position()
+    steps = recorder.step_columns()
     return RunRecord(
         requests=requests,
         causes_ns=causes,
@@ -241,10 +246,11 @@ def make_record(
         },
         slo_classes=tuple(recorder.slo_classes) or ("default",),
         reject_reasons=tuple(recorder.reject_reasons),
-        steps=recorder.step_columns(),
+        steps=steps,
+        kv_timeline={"time_ns": steps["start_ns"], "used_blocks": steps["used_blocks"]} if steps else None,
         per_request_causes=recorder.attribution.table(requests["index"]) if recorder.attribution else None,
         memory=pool,
-        provenance=provenance_of(resolved),
+        provenance=provenance_of(resolved, families),
         warnings=(*resolved.warnings, *pool.warnings),
         scenario=resolved.scenario,
         setup=setup_of(resolved),
@@ -267,3 +273,20 @@ def _kv_figures(pool: KVPool, allocator: KVAllocator, recorder: Recorder, wall_n
         "preemptions": recorder.preemptions,
         "num_gpu_blocks": pool.num_gpu_blocks,
     }
+
+
+class _LaneLog:
+    """A device that notes which kernel families are asked of it."""
+
+    def __init__(self, device: DeviceProfile) -> None:
+        self._device = device
+        self.families: set[str] = set()
+
+    def lane(self, family: str, lane: str = "vllm") -> Lane:
+        """Return a fitted lane of the device."""
+        found = self._device.lane(family, lane)
+        self.families.add(family)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
