@@ -89,6 +89,10 @@ class KVAllocator(Protocol):
         """Count the decode steps, up to ``wanted``, for which ``grow`` can be met from the free blocks [steps]."""
         ...
 
+    def forget(self, blocks: int) -> None:
+        """Forget what the free blocks to be taken next hold, as if they were taken now."""
+        ...
+
     def note_output(self, request: Request) -> None:
         """Learn that an output token of a content-tracked request became known."""
         ...

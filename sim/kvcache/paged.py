@@ -187,6 +187,11 @@ class PagedAllocator:
             return wanted
         return min(wanted, cohort.steps_within(self.free_blocks))
 
+    def forget(self, blocks: int) -> None:
+        self._take(blocks)
+        self.free_blocks += blocks
+        self._blank += blocks
+
     def note_output(self, request: Request) -> None:
         self._publish(
             request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens

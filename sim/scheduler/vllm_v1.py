@@ -94,7 +94,7 @@ class VllmV1(Scheduler):
 
         First come, first served preempts from behind until the rest can have what they want: taking turns
         would stop at the same victims, because it runs out of blocks as long as the rest want more than there
-        are.
+        are. Whoever goes before a victim takes what is free before the victim's blocks come back.
         """
         cohort = view.decoding
         budget = self.max_num_batched_tokens - cohort.count
@@ -102,12 +102,19 @@ class VllmV1(Scheduler):
         if budget < 0 or (individuals and not self._share_out(view, batch, budget)):
             return None
         tokens = batch.tokens
-        while cohort.blocks_needed() + self._missing(tokens, allocator) > allocator.free_blocks:
-            if self.by_priority:
-                tokens.clear()
-                return None
+        missing = self._missing(tokens, allocator)
+        wanted = cohort.blocks_needed() + sum(missing.values())
+        if wanted > allocator.free_blocks and (self.by_priority or max(missing.values(), default=0) > 1):
+            # Who wants several blocks may run out while some are free: they keep their content for now.
+            tokens.clear()
+            return None
+        while wanted > allocator.free_blocks:
             victim = view.running[-1]
-            tokens.pop(victim, None)
+            if victim in cohort:
+                wanted -= cohort.computed(victim) % allocator.block_size == 0
+            elif tokens.pop(victim, None):
+                wanted -= missing[victim]
+            allocator.forget(min(wanted, allocator.free_blocks))
             batch.preempted.append(victim)
             view.preempt(victim)
         if cohort.count:
@@ -138,13 +145,11 @@ class VllmV1(Scheduler):
         return True
 
     @staticmethod
-    def _missing(tokens: dict[Request, int], allocator: KVAllocator) -> int:
-        if not tokens:
-            return 0
-        return sum(
-            allocator.missing(request, request.num_computed_tokens + count)
+    def _missing(tokens: dict[Request, int], allocator: KVAllocator) -> dict[Request, int]:
+        return {
+            request: allocator.missing(request, request.num_computed_tokens + count)
             for request, count in tokens.items()
-        )
+        }
 
     def _continue_in_order(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int:
         """Serve running requests in order, preempting from behind for blocks; return the budget left."""
