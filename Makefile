@@ -34,8 +34,8 @@ types: $(DEV)  ## strict types in hwmodels and sim
 unit: $(DEV)  ## the tests alone
 	$(BIN)/pytest
 
-test-long: $(DEV)  ## ten times as many random scenarios, freshly drawn, through the invariants
-	MEMBOUND_EXAMPLES=500 $(BIN)/pytest tests/invariants
+test-long: $(DEV)  ## ten times as many random scenarios, freshly drawn, through the laws and the scheduler's rules
+	MEMBOUND_EXAMPLES=500 $(BIN)/pytest tests/invariants tests/oracle
 
 bench: $(BASE)  ## what a simulated request costs
 	$(BIN)/python benchmarks/speed.py
