@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import simpy
 from membound.sim.engine import Engine
-from membound.sim.kvcache.contiguous import ContiguousAllocator
-from membound.sim.kvcache.paged import PagedAllocator
+from membound.sim.flight import Observer
+from membound.sim.kvcache.base import KVAllocator, PoolShape
+from membound.sim.policies import find_policy
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
 from membound.sim.scheduler.base import Scheduler
-from membound.sim.scheduler.static import Static
-from membound.sim.scheduler.vllm_v1 import VllmV1
 
 
 class LinearCost:
@@ -68,15 +67,16 @@ class Case:
 
 def make_scheduler(case: Case) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, **case.settings}
-    if case.scheduler == "static":
-        return Static(max_num_seqs=settings["max_num_seqs"])
-    return VllmV1(max_model_len=case.max_model_len, **settings)
+    policy = find_policy("scheduler", case.scheduler, "scheduler.name")
+    return policy(max_model_len=case.max_model_len, **settings)
 
 
-def make_allocator(case: Case) -> PagedAllocator:
-    if case.allocator == "contiguous":
-        return ContiguousAllocator(case.num_blocks * case.block_size, case.max_model_len)
-    return PagedAllocator(case.num_blocks, case.block_size, enable_prefix_caching=case.prefix_caching)
+def make_allocator(case: Case) -> KVAllocator:
+    return find_policy("kvcache", case.allocator, "kv_cache.allocator").of(
+        PoolShape(case.num_blocks, case.block_size),
+        max_model_len=case.max_model_len,
+        enable_prefix_caching=case.prefix_caching,
+    )
 
 
 def run(
@@ -84,7 +84,7 @@ def run(
     *,
     fast_forward: bool = True,
     cohort: bool = True,
-    observe: Callable[[Engine], Any] | None = None,
+    observer: Observer | None = None,
 ) -> tuple[dict[str, Any], Engine]:
     """Run a case to the end; return everything that was recorded, and the engine."""
     env = simpy.Environment(0)
@@ -109,7 +109,7 @@ def run(
         env, make_scheduler(case), allocator,
         LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
-        cohort=cohort, deliver=deliver, observer=observe(None) if observe else None,
+        cohort=cohort, deliver=deliver, observer=observer,
         next_arrival_ns=lambda: requests[position].arrival_ns if position < len(requests) else None,
     )  # fmt: skip
     env.process(arrivals())

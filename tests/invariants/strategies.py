@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+from membound.sim.policies import find_policy, policy_names
 
 from .harness import Case
 
@@ -43,23 +44,20 @@ def requests(
 @st.composite
 def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None = None) -> Case:
     """Draw an engine and its load."""
-    scheduler = scheduler or draw(st.sampled_from(("vllm_v1", "vllm_v1", "static")))
-    allocator = allocator or draw(st.sampled_from(("paged", "paged", "contiguous")))
+    scheduler = scheduler or draw(st.sampled_from(("vllm_v1", *policy_names("scheduler"))))
+    allocator = allocator or draw(st.sampled_from(("paged", *policy_names("kvcache"))))
     block_size = draw(st.sampled_from((1, 4, 16)))
     policy = draw(st.sampled_from(("fcfs", "priority")))
     caching = draw(st.booleans())
     settings: dict[str, Any] = {
         "max_num_seqs": draw(st.integers(1, 10)),
         "max_num_batched_tokens": draw(st.integers(8, 80)),
+        "enable_chunked_prefill": draw(st.booleans()),
+        "long_prefill_token_threshold": draw(st.sampled_from((0, 0, 7))),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "watermark": draw(st.sampled_from((0.0, 0.0, 0.1))),
+        "scheduling_policy": policy,
     }
-    if scheduler == "vllm_v1":
-        settings |= {
-            "enable_chunked_prefill": draw(st.booleans()),
-            "long_prefill_token_threshold": draw(st.sampled_from((0, 0, 7))),
-            "scheduler_reserve_full_isl": draw(st.booleans()),
-            "watermark": draw(st.sampled_from((0.0, 0.0, 0.1))),
-            "scheduling_policy": policy,
-        }
     return Case(
         requests=draw(
             requests(
@@ -76,7 +74,7 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
         block_size=block_size,
         prefix_caching=caching,
         max_model_len=100,
-        async_scheduling=scheduler == "vllm_v1" and draw(st.booleans()),
+        async_scheduling=find_policy("scheduler", scheduler, "").supports_async and draw(st.booleans()),
         needs_contexts=draw(st.booleans()),
         settings=settings,
     )

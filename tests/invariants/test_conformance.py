@@ -1,0 +1,149 @@
+"""What every scheduler and every allocator must keep to, whoever wrote it: found by name, tried on random engines."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from membound.sim.engine import Engine
+from membound.sim.flight import Flight
+from membound.sim.kvcache.base import KVAllocator
+from membound.sim.policies import find_policy, policy_names
+from membound.sim.request import Request, Status
+from membound.sim.scheduler.base import ScheduledBatch, Scheduler
+
+from .harness import Case, make_allocator, run
+from .strategies import cases
+
+EXAMPLES = int(os.environ.get("MEMBOUND_EXAMPLES", "50"))
+POLICIES = list(product(policy_names("scheduler"), policy_names("kvcache")))
+each_policy = pytest.mark.parametrize(("scheduler", "allocator"), POLICIES)
+some = settings(max_examples=-(-EXAMPLES // len(POLICIES)), deadline=None)
+
+
+class Auditor:
+    """Looks at every step as it is composed and applied, and compares what is counted with what is there."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.end_ns = 0
+        self.steps = 0
+        self.left: set[Request] = set()
+
+    def composed(self, engine: Engine, flight: Flight, batch: ScheduledBatch) -> None:
+        self.check(engine)
+        assert self.end_ns <= flight.start_ns <= flight.end_ns, "the device does one step at a time"
+        assert flight.composed_ns <= flight.start_ns
+        assert flight.step == self.steps
+        self.end_ns, self.steps = flight.end_ns, self.steps + flight.steps
+        assert len(engine.running) <= self.case.settings["max_num_seqs"]
+        assert not (set(batch.preempted) & set(batch.admitted)), (
+            "nobody is preempted and admitted in one breath"
+        )
+        for request, tokens in batch.tokens.items():
+            assert tokens > 0
+            assert request.arrival_ns <= flight.composed_ns, "nobody is served before it is there"
+            assert request.num_computed_tokens <= request.num_tokens + request.num_pending_tokens
+
+    def repeated(self, engine: Engine, flight: Flight, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
+        raise AssertionError("fast-forward is off")
+
+    def applied(self, engine: Engine, flight: Flight, finished: list[Request]) -> None:
+        self.check(engine)
+        assert not (set(finished) & self.left), "nobody ends twice"
+        self.left.update(finished)
+
+    def check(self, engine: Engine) -> None:
+        allocator = engine.allocator
+        used = allocator.num_blocks - allocator.free_blocks
+        assert 0 <= used <= allocator.num_blocks
+        # Of a sequence computed along as padding only what it asked for counts as live.
+        holders = [*engine.running, *engine.padding.members]
+        tokens = sum(request.num_computed_tokens for request in holders)
+        assert engine.live_tokens == tokens <= allocator.held_blocks * allocator.block_size
+        # Blocks may be shared, never lost: each that is in use is held by somebody.
+        assert used <= allocator.held_blocks
+        if not self.case.prefix_caching:
+            assert used == allocator.held_blocks
+        assert len(set(engine.running)) == len(engine.running)
+        assert all(request.status is Status.RUNNING for request in engine.running)
+        assert not (set(engine.waiting) & set(engine.running))
+
+
+@each_policy
+@some
+@given(data=st.data())
+def test_nothing_is_lost_or_counted_twice(scheduler: str, allocator: str, data: st.DataObject) -> None:
+    case = data.draw(cases(scheduler, allocator))
+    auditor = Auditor(case)
+    record, engine = run(case, fast_forward=False, cohort=False, observer=auditor)
+    requests = record["requests"]
+    assert requests["index"] == list(range(len(case.requests)))
+    assert not engine.running
+    assert not engine.waiting
+    assert engine.allocator.free_blocks == engine.allocator.num_blocks
+    assert engine.allocator.held_blocks == engine.live_tokens == 0
+    assert record["steps"] == auditor.steps
+    for status, *times in zip(
+        *(
+            requests[name]
+            for name in ("status", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns")
+        ),
+        strict=True,
+    ):
+        if status == Status.COMPLETED:
+            arrival, scheduled, first, last = times
+            assert arrival <= scheduled < first <= last
+        else:
+            assert status == Status.REJECTED
+            assert times[1:] == [-1, -1, -1]
+
+
+@each_policy
+@some
+@given(data=st.data())
+def test_the_same_run_twice_gives_the_same_record(
+    scheduler: str, allocator: str, data: st.DataObject
+) -> None:
+    case = data.draw(cases(scheduler, allocator))
+    assert run(case)[0] == run(case)[0]
+
+
+@each_policy
+@some
+@given(data=st.data())
+def test_fast_forward_equals_step_by_step(scheduler: str, allocator: str, data: st.DataObject) -> None:
+    case = data.draw(cases(scheduler, allocator))
+    plain, _ = run(case, fast_forward=False, cohort=False)
+    assert run(case)[0] == plain
+
+
+@pytest.mark.parametrize("name", policy_names("scheduler"))
+def test_a_scheduler_says_what_it_optimises_and_what_it_starves(name: str) -> None:
+    policy = find_policy("scheduler", name, "scheduler.name")
+    assert issubclass(policy, Scheduler)
+    for word in ("What it optimises", "What it starves", "Source"):
+        assert word in (policy.__doc__ or ""), word
+
+
+@pytest.mark.parametrize("name", policy_names("kvcache"))
+def test_an_allocator_refuses_without_a_trace(name: str) -> None:
+    """A refusal changes no count, and what was refused can be asked again."""
+    case = Case(requests=(), allocator=name, num_blocks=40, block_size=4, max_model_len=80)
+    allocator = make_allocator(case)
+    assert isinstance(allocator, KVAllocator)
+    room = allocator.num_blocks * allocator.block_size
+    first, second = Request(0, 0, room - 1, 1), Request(1, 0, allocator.block_size + 1, 1)
+    assert allocator.admit(first, room - 1, 0)
+    before = (allocator.free_blocks, allocator.held_blocks, allocator.hit_tokens)
+    assert not allocator.admit(second, second.input_tokens, 0)
+    assert (allocator.free_blocks, allocator.held_blocks, allocator.hit_tokens) == before
+    assert second.kv is None
+    first.num_computed_tokens = room - 1
+    allocator.free(first, room - 1)
+    assert allocator.free_blocks == allocator.num_blocks
+    assert allocator.admit(second, second.input_tokens, 0)
