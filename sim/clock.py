@@ -27,7 +27,9 @@ class Clock(simpy.Environment):
 
 def call_at(env: Clock, time_ns: int, callback: Callable[[simpy.Event], None]) -> simpy.Event:
     """Call back at a time that is not past, with the event that is returned [ns]."""
-    return call_when(Timeout(env, time_ns - env.now), callback)
+    event = Timeout(env, time_ns - env.now)
+    event.callbacks.append(callback)  # pyright: ignore[reportOptionalMemberAccess, reportUnknownMemberType]
+    return event
 
 
 def call_when(event: simpy.Event, callback: Callable[[simpy.Event], None]) -> simpy.Event:

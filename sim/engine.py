@@ -219,14 +219,11 @@ class Engine:
         if flights and flights[0].end_ns <= now:
             flight = flights.popleft()
             self._launch_next(now)
-            before = self._kv_state() if self.run is not None and flight.last else None
-            self._apply(flight)
-            if before is not None:
-                self.recorder.released(before, self._kv_state())
+            if self.run is not None and flight.last:
+                self._apply_before_run(flight, now)
+            else:
+                self._apply(flight)
         if self.run is not None:
-            self.deliver(now)
-            if self.waiting and now <= self.run.first.start_ns:
-                self._cut(now)
             if self._continue_run(now):
                 self._busy = False
                 return
@@ -252,6 +249,15 @@ class Engine:
             self._launch_next(now)
             self._apply(flight)
         self._busy = False
+
+    def _apply_before_run(self, flight: Flight, now: int) -> None:
+        """Hand out the tokens of the step before the run, with which requests end, and see who comes for them."""
+        before = self._kv_state()
+        self._apply(flight)
+        self.recorder.released(before, self._kv_state())
+        self.deliver(now)
+        if self.waiting:
+            self._shorten_run(now)
 
     def _kv_state(self) -> tuple[int, int, int, int]:
         """Return blocks in use, blocks held, live tokens and running requests, for the recorder."""
@@ -443,7 +449,7 @@ class Engine:
 
     def _cut(self, now: int) -> None:
         """End the run at the first composition that sees what arrived now."""
-        if self._shorten_run(now) and not self._busy and not self._continue_run(now):
+        if self._shorten_run(now) and not self._continue_run(now):
             self._wake_at(now)
 
     def _shorten_run(self, arrival_ns: int) -> bool:
@@ -503,6 +509,8 @@ class Engine:
         end, step = flight.end_ns, flight.step + flight.steps - 1
         recorder, cohort = self.recorder, self.decoding
         recorder.applied_steps = step + 1
+        if not (flight.emitting or flight.last or flight.late or self.observer):
+            return
         finished: list[Request] = []
         for request in flight.late:
             recorder.emit(request, step, end)

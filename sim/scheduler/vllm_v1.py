@@ -102,8 +102,11 @@ class VllmV1(Scheduler):
         if budget < 0 or (individuals and not self._share_out(view, batch, budget)):
             return None
         tokens = batch.tokens
-        missing = self._missing(tokens, allocator)
-        wanted = cohort.blocks_needed() + sum(missing.values())
+        missing: dict[Request, int] = {}
+        wanted = cohort.blocks_needed()
+        if tokens:
+            missing = self._missing(tokens, allocator)
+            wanted += sum(missing.values())
         if wanted > allocator.free_blocks and (self.by_priority or max(missing.values(), default=0) > 1):
             # Who wants several blocks may run out while some are free: they keep their content for now.
             tokens.clear()
