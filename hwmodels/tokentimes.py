@@ -122,7 +122,8 @@ class TokenTimes:
         if m <= self.exact_up_to:
             known = self._exact.get(m)
             if known is None:
-                known = self._exact[m] = float(self._total(np.array([float(m)]))[0])
+                self._fill_exact(m)
+                known = self._exact[m]
             return known
         cell = (m - 1) // CELL
         line = self._cells.get(cell)
@@ -203,6 +204,12 @@ class TokenTimes:
         for time in self.parts(m).values():
             total = total + time.seconds
         return total
+
+    def _fill_exact(self, m: int) -> None:
+        """Compute the block of counts that ``m`` lies in; with experts, whose routing is drawn, only ``m``."""
+        first = (m - 1) // CELL * CELL + 1
+        counts = np.array([m]) if self.experts else np.arange(first, first + CELL)
+        self._exact.update(zip(counts.tolist(), self._total(counts.astype(np.float64)).tolist(), strict=True))
 
     def _fill(self, cell: int) -> None:
         """Compute the lines of a few cells from ``cell`` on, both ends of each."""
