@@ -6,7 +6,8 @@ summed KV is in the first two and the longest sequence in the third.
 
 Only the summed context changes from one decode step to the next, so the form is evaluated in two stages:
 ``decode_terms`` for a given batch and number of key blocks of the longest sequence, then ``DecodeTerms.body``
-for any summed context, with the same arithmetic for a number and for an array.
+for any summed context, with the same arithmetic for a number and for an array. Shape, batch and longest
+sequence may be arrays as well: a calibration times a table of unlike calls at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .form import MICRO, Chip, KernelTime, LaneLike, Value, power_shares
+from .form import (
+    MICRO,
+    Chip,
+    KernelTime,
+    LaneLike,
+    Value,
+    floor,
+    larger,
+    power_shares,
+    smaller,
+    whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,33 +108,36 @@ class DecodeShape:
     score_bytes_per_key : naive attention: score matrix to and from HBM, per key of a sequence [B]
     """
 
-    units_per_sequence: int
-    kv_bytes_per_key: float
-    io_bytes_per_sequence: float
-    flop_per_key: float
-    serial_scale: float
+    units_per_sequence: Value
+    kv_bytes_per_key: Value
+    io_bytes_per_sequence: Value
+    flop_per_key: Value
+    serial_scale: Value
     dtype: str = "bf16"
     score_bytes_per_key: float = 0.0
 
 
 def decode_shape(
     params: DecodeParams,
-    n_heads: int,
-    n_kv_heads: int,
-    head_dim: int,
-    kv_width: float = 2.0,
-    v_head_dim: int | None = None,
+    n_heads: Value,
+    n_kv_heads: Value,
+    head_dim: Value,
+    kv_width: Value = 2.0,
+    v_head_dim: Value | None = None,
     dtype: str = "bf16",
 ) -> DecodeShape:
-    """Return the shape of grouped-query attention with a rank's heads; ``kv_width`` in bytes per element."""
+    """Return the shape of grouped-query attention with a rank's heads; ``kv_width`` in bytes per element.
+
+    Numbers describe one shape, arrays one a row.
+    """
     v_dim = head_dim if v_head_dim is None else v_head_dim
     group = n_heads / n_kv_heads
     return DecodeShape(
         units_per_sequence=n_kv_heads,
         kv_bytes_per_key=(head_dim + v_dim) * n_kv_heads * kv_width,
         io_bytes_per_sequence=2.0 * (head_dim + v_dim) * n_heads,
-        flop_per_key=2.0 * (head_dim + v_dim) * n_kv_heads * max(group, params.gp),
-        serial_scale=math.sqrt((head_dim + v_dim) / 256.0),
+        flop_per_key=2.0 * (head_dim + v_dim) * n_kv_heads * larger(group, params.gp),
+        serial_scale=((head_dim + v_dim) / 256.0) ** 0.5,
         dtype=dtype,
     )
 
@@ -193,21 +208,21 @@ class DecodeTerms:
     """
 
     q: float
-    slope: float
-    offset: float
-    constant: float
-    memory_slope: float
-    memory_fixed: float
-    compute_slope: float
-    serial: float
-    split_latency: float = 0.0
-    split_memory: float = 0.0
+    slope: Value
+    offset: Value
+    constant: Value
+    memory_slope: Value
+    memory_fixed: Value
+    compute_slope: Value
+    serial: Value
+    split_latency: Value = 0.0
+    split_memory: Value = 0.0
     t0: float = 0.0
-    held: float = 1.0
-    kv_share: float = 1.0
+    held: Value = 1.0
+    kv_share: Value = 1.0
 
     @property
-    def extra(self) -> float:
+    def extra(self) -> Value:
         """Time of the split's second pass, outside the smooth maximum [s]."""
         return self.split_latency + self.split_memory
 
@@ -238,16 +253,16 @@ class DecodeTerms:
 
 
 def _terms(
-    q: float, memory_slope: float, memory_fixed: float, compute_slope: float, serial: float
+    q: float, memory_slope: Value, memory_fixed: Value, compute_slope: Value, serial: Value
 ) -> DecodeTerms:
     """Fold memory, compute and serial time into the form of ``DecodeTerms``."""
-    larger, smaller = max(memory_slope, compute_slope), min(memory_slope, compute_slope)
-    slope = larger * (1.0 + (smaller / larger) ** q) ** (1.0 / q)
+    most, least = larger(memory_slope, compute_slope), smaller(memory_slope, compute_slope)
+    slope = most * (1.0 + (least / most) ** q) ** (1.0 / q)
     offset = memory_fixed / memory_slope * (memory_slope / slope) ** q
     return DecodeTerms(
         q=q,
         slope=slope,
-        offset=round(offset * OFFSET_GRID) / OFFSET_GRID,
+        offset=floor(offset * OFFSET_GRID + 0.5) / OFFSET_GRID,
         constant=(serial / slope) ** q,
         memory_slope=memory_slope,
         memory_fixed=memory_fixed,
@@ -260,10 +275,10 @@ def decode_terms(
     chip: Chip,
     params: DecodeParams,
     shape: DecodeShape,
-    batch: int,
-    longest: int,
+    batch: Value,
+    longest: Value,
     *,
-    resident: float = 0.0,
+    resident: Value = 0.0,
 ) -> DecodeTerms:
     """Return the terms for ``batch`` sequences of which the longest has ``longest`` keys.
 
@@ -277,34 +292,36 @@ def decode_terms(
     key_blocks = -(-longest // p.key_block)
     slots = p.occ * chip.units
     units = batch * shape.units_per_sequence
-    splits = max(1, min(math.floor(slots / units), key_blocks)) if p.split else 1
+    splits = larger(1, smaller(floor(slots / units), key_blocks)) if p.split else 1
     w = units * splits / slots
-    soft = (1.0 - p.wq) * w + p.wq * math.ceil(w)
-    loss = ((1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)) / w if w >= 1.0 else 1.0
+    waves = whole(w)
+    soft = (1.0 - p.wq) * w + p.wq * waves
+    filled = larger(w, 1.0)
+    loss = ((1.0 - p.wq) * filled + p.wq * waves) / filled
     bandwidth = p.eb * chip.bandwidth * (1.0 - resident + resident * p.l2b)
     if chip.roofline3:
         return _roofline3_terms(chip, p, shape, batch)
-    memory = loss / (bandwidth * min(w, 1.0) ** p.oe)
+    memory = loss / (bandwidth * smaller(w, 1.0) ** p.oe)
     io = batch * shape.io_bytes_per_sequence
     terms = _terms(
         p.q,
         memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=io * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)) * loss,
-        serial=max(1.0, soft) * (p.tcta + -(-key_blocks // splits) * p.tb * shape.serial_scale),
+        serial=larger(1.0, soft) * (p.tcta + -(-key_blocks // splits) * p.tb * shape.serial_scale),
     )
+    second_pass = splits > 1  # a bool, or an array of them: a factor of 0 or 1
     return replace(
         terms,
         kv_share=shape.kv_bytes_per_key / (shape.kv_bytes_per_key + shape.score_bytes_per_key),
-        split_latency=p.ts if splits > 1 else 0.0,
-        split_memory=p.x * io / chip.bandwidth
-        + (p.cr * io * splits / (p.eb * chip.bandwidth) if splits > 1 else 0.0),
+        split_latency=p.ts * second_pass,
+        split_memory=p.x * io / chip.bandwidth + second_pass * (p.cr * io * splits / (p.eb * chip.bandwidth)),
         t0=p.t0,
-        held=min(w, 1.0),
+        held=smaller(w, 1.0),
     )
 
 
-def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: int) -> DecodeTerms:
+def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: Value) -> DecodeTerms:
     """Return the terms of ``t0 + max(FLOP/(ec C), bytes/(eb B))``.
 
     Approximation: the hard maximum is a smooth one with q = 16 (at most 4.4 % above it, where both are
@@ -321,7 +338,9 @@ def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: int
     return replace(terms, t0=p.t0)
 
 
-def warm_share(chip: Chip, params: DecodeParams, shape: DecodeShape, batch: int, context_sum: int) -> float:
+def warm_share(
+    chip: Chip, params: DecodeParams, shape: DecodeShape, batch: Value, context_sum: Value
+) -> Value:
     """Return the share of its bytes that a back-to-back repeat finds in L2 (kernel tables only) [-]."""
     if params.l2f <= 0.0 or chip.l2_bytes <= 0.0:
         return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -150,3 +151,26 @@ def power_shares(q: float, *terms: Value) -> tuple[Value, ...]:
 def soft_waves(w: Value, wq: float) -> Value:
     """Return the waves that ``w`` = blocks over slots take: whole ones with weight ``wq``, at least one."""
     return (1.0 - wq) * np.maximum(w, 1.0) + wq * np.ceil(w)
+
+
+def larger(a: Value, b: Value) -> Value:
+    """Return the larger of two numbers, or entry by entry of arrays.
+
+    Plain numbers take Python's own way: the step model asks for one batch at a time.
+    """
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+def smaller(a: Value, b: Value) -> Value:
+    """Return the smaller of two numbers, or entry by entry of arrays."""
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def whole(a: Value) -> Value:
+    """Return the next whole number at or above a number, or of every entry of an array."""
+    return np.ceil(a) if isinstance(a, np.ndarray) else math.ceil(a)
+
+
+def floor(a: Value) -> Value:
+    """Return the next whole number at or below a number, or of every entry of an array."""
+    return np.floor(a) if isinstance(a, np.ndarray) else math.floor(a)

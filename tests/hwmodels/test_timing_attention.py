@@ -201,3 +201,16 @@ def test_absorbed_latent_prefill_does_several_times_the_work() -> None:
         for d in (320, 1088)
     )
     assert 2.5 < absorbed / expanded < 3.6
+
+
+def test_a_table_of_unlike_decode_calls_takes_what_each_takes_alone():
+    rows = [(1, 4096, 32, 8, 128), (64, 100, 40, 8, 128), (256, 3000, 8, 1, 64), (7, 1, 16, 16, 256)]
+    batch, length, heads, kv_heads, dim = np.array(rows, dtype=float).T
+    shape = decode_shape(DECODE, heads, kv_heads, dim)
+    warm = warm_share(H100, DECODE, shape, batch, batch * length)
+    together = decode_terms(H100, DECODE, shape, batch, length, resident=warm).seconds(batch * length)
+    for each, (b, keys, h, kv, d) in zip(np.asarray(together), rows, strict=True):
+        one = decode_shape(DECODE, h, kv, d)
+        share = warm_share(H100, DECODE, one, b, b * keys)
+        alone = decode_terms(H100, DECODE, one, b, keys, resident=share).seconds(float(b * keys))
+        assert each == pytest.approx(float(alone), rel=1e-12)
