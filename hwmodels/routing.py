@@ -21,6 +21,8 @@ from .errors import MemboundError, unknown
 ROW_TILES = (16, 32, 64, 128)
 """Row tiles that the experts' kernels choose from."""
 _DRAWS = 4
+_POWER_DRAWS = 16
+"""A table averages one to five draws of its own; their mean over many is what can be known of them."""
 _SEQUENCE = 2048
 """Real-traffic routings draw one sequence of so many tokens; more tokens repeat its shares."""
 
@@ -71,7 +73,7 @@ class PowerLaw:
     a: float = 1.2
 
     def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
-        """Return the statistics of the hottest rank, averaged over five draws."""
+        """Return the statistics of the hottest rank, averaged over sixteen draws."""
         return _power_law(self.a, tokens, n_experts, top_k, ranks)
 
 
@@ -137,10 +139,12 @@ def busiest(counts: Counts, ranks: int) -> RoutingStats:
 
 
 def _stats(counts: Counts) -> RoutingStats:
+    """Return the statistics of one rank's counts, averaged over draws if there are several (first axis)."""
+    draws = len(counts) if counts.ndim > 1 else 1
     return RoutingStats(
-        active=float(np.count_nonzero(counts)),
-        rows=float(counts.sum()),
-        tiles=tuple(float(np.ceil(counts / tile).sum()) for tile in ROW_TILES),
+        active=float(np.count_nonzero(counts)) / draws,
+        rows=float(counts.sum()) / draws,
+        tiles=tuple(float(np.ceil(counts / tile).sum()) / draws for tile in ROW_TILES),
     )
 
 
@@ -166,36 +170,61 @@ def _balanced(tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingSta
 
 @lru_cache(maxsize=65536)
 def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
-    """Emulate the tables' collector: draw counts, scale to T k, cap at T, deal out what rounding lost."""
+    """Emulate the tables' collector: draw counts, round, cap at T, deal out what is missing or too much.
+
+    Rounding leaves a rest that goes round the ranks one row at a time, to the least loaded expert below T
+    (or, where it is negative, from the fullest); the rank with most rows is the one that was timed.
+    """
     total = tokens * top_k
     low, high = (1.0, max(0.8 * tokens, 1.0 + 1e-9)) if total > n_experts else (0.01, 2.0)
-    found: list[RoutingStats] = []
-    for draw in range(5):
-        u = _uniform(draw, n_experts)
-        if abs(a - 1.0) < 1e-9:
-            weights = low * (high / low) ** u
-        else:
-            weights = (low ** (1.0 - a) + u * (high ** (1.0 - a) - low ** (1.0 - a))) ** (1.0 / (1.0 - a))
-        counts = np.minimum(np.floor(weights / weights.sum() * total), tokens)
-        _deal_out(counts, int(total - counts.sum()), tokens, ranks)
-        found.append(busiest(counts, ranks))
-    return _mean(found)
+    u = _uniform(n_experts)
+    if abs(a - 1.0) < 1e-9:
+        weights = low * (high / low) ** u
+    else:
+        weights = (low ** (1.0 - a) + u * (high ** (1.0 - a) - low ** (1.0 - a))) ** (1.0 / (1.0 - a))
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    counts: Counts = np.minimum(np.rint(shares * total), float(tokens))
+    surplus: Counts = total - counts.sum(axis=1)
+    counts = np.where(
+        surplus[:, None] < 0, tokens - counts, counts
+    )  # taking from the fullest, seen from above
+    held = -(-n_experts // ranks)
+    padded: Counts = np.full((_POWER_DRAWS, held * ranks), float(tokens))
+    padded[:, :n_experts] = counts
+    by_rank = padded.reshape(_POWER_DRAWS, ranks, held)
+    given = _dealt(tokens * held - by_rank.sum(axis=2), np.abs(surplus))
+    rows: Counts = by_rank.sum(axis=2) + given
+    timed = np.argmax(np.where(surplus[:, None] < 0, -rows, rows), axis=1)
+    draws = np.arange(_POWER_DRAWS)
+    filled = _filled(by_rank[draws, timed], given[draws, timed])
+    return _stats(np.where(surplus[:, None] < 0, tokens - filled, filled))
 
 
-def _deal_out(counts: Counts, surplus: int, tokens: int, ranks: int) -> None:
-    """Give surplus rows one by one, rank after rank, to the least loaded expert of the rank (in place)."""
-    held = -(-len(counts) // ranks)
-    slices = [counts[r * held : (r + 1) * held] for r in range(ranks)]
-    while surplus > 0:
-        before = surplus
-        for part in slices:
-            if surplus and len(part):
-                least = int(np.argmin(part))
-                if part[least] < tokens:
-                    part[least] += 1.0
-                    surplus -= 1
-        if surplus == before:
-            return
+def _dealt(room: Counts, surplus: Counts) -> Counts:
+    """Deal ``surplus`` rows round the ranks, one at a time, to those that have room: (draws, ranks)."""
+    given = np.zeros_like(room)
+    left = np.minimum(surplus, room.sum(axis=1))
+    while left.any():
+        open_ = given < room
+        each, rest = np.divmod(left, np.maximum(open_.sum(axis=1), 1))
+        turn = np.cumsum(open_, axis=1) <= rest[:, None]
+        more = np.where(open_, np.minimum(room - given, each[:, None] + turn), 0.0)
+        given += more
+        left = left - more.sum(axis=1)
+    return given
+
+
+def _filled(counts: Counts, given: Counts) -> Counts:
+    """Return each draw's counts, sorted, after the least of them got one of its ``given`` rows in turn."""
+    level = np.sort(counts, axis=1)
+    sums: Counts = np.cumsum(level, axis=1)
+    position = np.arange(1.0, level.shape[1] + 1.0)
+    needed = position * level - sums  # rows that lift all smaller ones to the i-th
+    lifted = np.maximum(np.count_nonzero(needed <= given[:, None], axis=1), 1)
+    below = np.take_along_axis(sums, lifted[:, None] - 1, axis=1)[:, 0]
+    height, rest = np.divmod(given + below, lifted)
+    raised = height[:, None] + (position <= rest[:, None])
+    return np.where((position <= lifted[:, None]) & (given[:, None] > 0), raised, level)
 
 
 @lru_cache(maxsize=65536)
@@ -228,5 +257,7 @@ def _sequences(s: float, n_experts: int, top_k: int) -> tuple[NDArray[np.int64],
     return tuple(found)
 
 
-def _uniform(draw: int, n: int) -> Counts:
-    return np.random.Generator(np.random.Philox(key=draw)).random(n)
+@lru_cache(maxsize=64)
+def _uniform(n: int) -> Counts:
+    """Return the draws of ``n`` experts: float64 (draws, experts)."""
+    return np.stack([np.random.Generator(np.random.Philox(key=d)).random(n) for d in range(_POWER_DRAWS)])

@@ -75,7 +75,7 @@ class ExpertGroup:
     def statistics(self, m: Array) -> list[RoutingStats]:
         """Return the busiest rank's routing for each token count in ``m``."""
         work = self.work
-        return [self.routing.statistics(int(t), work.n_experts, work.top_k, self.ranks) for t in m]
+        return [self.routing.statistics(int(t), int(work.n_experts), int(work.top_k), self.ranks) for t in m]
 
     def time(self, chip: Chip, m: Array) -> KernelTime:
         """Return the time of all these layers at each token count in ``m`` (1-d) [s]."""

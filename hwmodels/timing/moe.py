@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..routing import ROW_TILES, RoutingStats
-from .form import MICRO, Array, Chip, KernelTime, LaneLike, soft_waves
+from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value, soft_waves
 
 _COLUMNS = (64, 128, 256)
 _TILE = tuple((i, float(u), float(v)) for i, u in enumerate(ROW_TILES) for v in _COLUMNS)
@@ -88,6 +89,8 @@ class MoEParams:
 class MoEWork:
     """A layer's widths and number formats, as one rank sees them.
 
+    Arrays, one entry for each number of tokens, describe many layers at once: a table is then one call.
+
     Attributes
     ----------
     hidden, intermediate : model width, and width of one expert cut by tensor parallelism [elements]
@@ -97,11 +100,11 @@ class MoEWork:
     dtype : compute dtype
     """
 
-    hidden: int
-    intermediate: float
-    n_experts: int
-    top_k: int
-    gated: bool
+    hidden: Value
+    intermediate: Value
+    n_experts: Value
+    top_k: Value
+    gated: bool | NDArray[np.bool_]
     weight_bytes: float = 2.0
     input_bytes: float = 2.0
     dtype: str = "bf16"
@@ -130,19 +133,19 @@ def moe_time(
     KernelTime of arrays of shape (n,); times of all-to-all exchanges are not in it
     """
     p = params
-    inputs = 2.0 if work.gated else 1.0
+    inputs = np.where(work.gated, 2.0, 1.0)
     active = np.array([stats.active for stats in routing])
     rows = np.array([stats.rows for stats in routing])
     tiles = np.array([stats.tiles for stats in routing])[:, _WHICH]
     written = tokens * work.top_k if p.allrows else rows
-    inner, hidden = float(work.intermediate), float(work.hidden)
+    inner, hidden = (np.asarray(width, dtype=np.float64) for width in (work.intermediate, work.hidden))
     hit = np.zeros(len(tokens))
     if warm and p.l2f > 0.0 and chip.l2_bytes > 0.0:
         touched = active * (inputs + 1.0) * hidden * inner * work.weight_bytes
         hit = 1.0 / (1.0 + (touched / (p.l2f * chip.l2_bytes)) ** 3)
     up = _grouped(chip, p, work, active, rows, written, tiles, inputs * inner, hidden, hit)
     down = _grouped(chip, p, work, active, rows, written, tiles, hidden, inner, hit)
-    gemms = (up + down).times(p.al if inner % 16 else 1.0)
+    gemms = (up + down).times(np.where(inner % 16.0, p.al, 1.0))
     between = 2.0 * written * (inputs + 1.0) * inner
     gathered = 2.0 * tokens * hidden * (work.top_k + 1.0)
     passes = (p.xl * between + p.xg * gathered) / chip.bandwidth
@@ -158,15 +161,15 @@ def _grouped(
     rows: Array,
     written: Array,
     tiles: Array,
-    n: float,
-    k: float,
+    n: Array,
+    k: Array,
     hit: Array,
 ) -> KernelTime:
     """Return the time of one grouped GEMM, n outputs from k inputs per row, over the rank's experts [s]."""
-    blocks = tiles * np.ceil(n / _V)
+    blocks = tiles * np.ceil(n[..., None] / _V)
     w = blocks / chip.units
     rate = chip.peak(work.dtype) * p.ec * (1.0 + 3.0 * p.ct / 256.0) / (1.0 + p.ct * (1.0 / _U + 1.0 / _V))
-    t_compute = soft_waves(w, p.wq) * 2.0 * _U * _V * (k + p.k0) * chip.units / rate
+    t_compute = soft_waves(w, p.wq) * 2.0 * _U * _V * (k + p.k0)[..., None] * chip.units / rate
     weights = active * n * k * work.weight_bytes
     moved = weights + rows * k * work.input_bytes + written * n * 2.0
     bandwidth = p.eb * chip.bandwidth * (1.0 + hit * (p.l2b - 1.0))

@@ -120,3 +120,46 @@ def test_arrays_of_token_counts_agree_with_one_by_one() -> None:
     stats = [Zipf(0.8).statistics(t, 128, 8, 1) for t in counts]
     together = np.asarray(moe_time(H100, LANE, SMALL, np.array(counts, dtype=float), stats).seconds)
     assert together.tolist() == [seconds(SMALL, t) for t in counts]
+
+
+def collected(draw: int, a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> np.ndarray:
+    """The collector's procedure, one row at a time: counts of every expert, (ranks, held)."""
+    total = tokens * top_k
+    low, high = (1.0, 0.8 * tokens) if total > n_experts else (0.01, 2.0)
+    u = np.random.Generator(np.random.Philox(key=draw)).random(n_experts)
+    weights = (low ** (1 - a) + u * (high ** (1 - a) - low ** (1 - a))) ** (1 / (1 - a))
+    counts = np.minimum(np.rint(weights / weights.sum() * total), tokens).reshape(ranks, -1)
+    rest = int(total - counts.sum())
+    while rest:
+        for rank in counts:
+            least = int(np.argmin(rank)) if rest > 0 else int(np.argmax(rank))
+            if rest and (rank[least] < tokens if rest > 0 else rank[least] > 0):
+                rank[least] += np.sign(rest)
+                rest -= int(np.sign(rest))
+    return counts
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.integers(1, 300),
+    st.sampled_from([(8, 2, 2), (128, 8, 4), (128, 1, 8), (64, 6, 1), (16, 1, 16)]),
+    st.sampled_from([1.01, 1.2]),
+)
+def test_a_power_law_is_the_one_the_tables_were_timed_with(
+    tokens: int, layer: tuple[int, int, int], a: float
+) -> None:
+    n_experts, top_k, ranks = layer
+    draws = [collected(draw, a, tokens, n_experts, top_k, ranks) for draw in range(16)]
+    expected = [busiest(draw.ravel(), ranks) for draw in draws]
+    found = PowerLaw(a).statistics(tokens, n_experts, top_k, ranks)
+    assert found.rows == pytest.approx(np.mean([stats.rows for stats in expected]))
+    assert found.active == pytest.approx(np.mean([stats.active for stats in expected]), rel=0.03)
+    assert found.tiles == pytest.approx(np.mean([stats.tiles for stats in expected], axis=0), rel=0.03)
+
+
+def test_layers_of_many_shapes_agree_with_one_by_one() -> None:
+    stats = [Zipf(0.8).statistics(64, work.n_experts, work.top_k, 1) for work in (MIXTRAL, SMALL)]
+    both = MoEWork(*(np.array([getattr(work, name) for work in (MIXTRAL, SMALL)])
+                     for name in ("hidden", "intermediate", "n_experts", "top_k", "gated")))  # fmt: skip
+    together = np.asarray(moe_time(H100, LANE, both, np.array([64.0, 64.0]), stats).seconds)
+    assert together.tolist() == [seconds(MIXTRAL, 64), seconds(SMALL, 64)]
