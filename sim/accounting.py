@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ WORK: Mapping[str, tuple[str, float]] = {
     "dram_active_s": ("dram_active_s", 1e12),
 }
 """Sum -> column of ``StepAccount``, and the whole units in one of its own."""
-SAMPLE_ROWS = 64
+SAMPLE_STEPS = 64
 LEVER_STEP = 0.1
 
 
@@ -48,7 +48,7 @@ class StepAccountant:
         self.keep_steps = keep_steps
         self.causes_ns = dict.fromkeys(STEP_CAUSES, 0)
         self._work = dict.fromkeys(WORK, 0)
-        self._sample: list[tuple[StepRow, int, int]] = []
+        self._sample: list[_Sampled] = []
         self._stride = 1
         self._seen = 0
 
@@ -69,16 +69,18 @@ class StepAccountant:
         return {f"{cause}_ns": found.causes_ns[:, number] for number, cause in enumerate(STEP_CAUSES)}
 
     def _pick(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> None:
-        """Keep every n-th row, n doubled whenever twice too many have come together."""
+        """Keep every n-th step of the run, n doubled whenever twice too many have come together."""
+        begun, self._seen = self._seen, self._seen + len(durations_ns)
+        while self._seen > 2 * SAMPLE_STEPS * self._stride:
+            self._sample = self._sample[::2]
+            self._stride *= 2
         first = np.cumsum(steps) - steps
-        times = np.add.reduceat(durations_ns, first).tolist()
-        for number, row in enumerate(rows):
-            if self._seen % self._stride == 0:
-                self._sample.append((row, int(steps[number]), times[number]))
-                if len(self._sample) > 2 * SAMPLE_ROWS:
-                    self._sample = self._sample[::2]
-                    self._stride *= 2
-            self._seen += 1
+        picked = np.arange(-begun % self._stride, len(durations_ns), self._stride)
+        owners = np.searchsorted(first, picked, side="right") - 1
+        self._sample.extend(
+            _Sampled(rows[owner], int(step - first[owner]), int(durations_ns[step]))
+            for step, owner in zip(picked.tolist(), owners.tolist(), strict=True)
+        )
 
     def work(self) -> dict[str, float]:
         """Return the sums over the run, of one GPU: seconds [s] and bytes [B]."""
@@ -101,23 +103,34 @@ class StepAccountant:
         }
         if self.model.plan.group > 1:
             levers["link_bandwidth"] = {"link_bandwidth": device.link_bandwidth * (1 + LEVER_STEP)}
-        sample = [(row, time) for row, _, time in self._sample if row.n_decode or row.prefill]
-        base = [self._step(self.model, row) for row, _ in sample]
+        sample = [step for step in self._sample if step.row.n_decode or step.row.prefill]
+        base = [step.timed_by(self.model) for step in sample]
         found: dict[str, float] = {}
         for lever, change in levers.items():
             better = rebuild(cast("StepDevice", _Varied(device, change)))
             saved = total = 0.0
-            for (row, time), before in zip(sample, base, strict=True):
-                saved += time * (1 - self._step(better, row) / before)
-                total += time
+            for step, before in zip(sample, base, strict=True):
+                saved += step.duration_ns * (1 - step.timed_by(better) / before)
+                total += step.duration_ns
             found[lever] = saved / total / LEVER_STEP if total else 0.0
         return found
 
-    @staticmethod
-    def _step(model: StepModel, row: StepRow) -> int:
+
+class _Sampled(NamedTuple):
+    """One step of a run: the ``offset``-th of those that ``row`` stands for."""
+
+    row: StepRow
+    offset: int
+    duration_ns: int
+
+    def timed_by(self, model: StepModel) -> int:
+        """Return what the step takes by a step model [ns]."""
+        row, later = self.row, self.offset
+        contexts = row.contexts if row.contexts is None else [context + later for context in row.contexts]
         return model.step_ns(
-            row.n_decode, row.context_sum, row.longest, row.prefill, row.sampled, row.contexts
-        )
+            row.n_decode, row.context_sum + later * row.n_decode, row.longest + later, row.prefill, row.sampled,
+            contexts,
+        )  # fmt: skip
 
 
 def _columns(

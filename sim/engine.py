@@ -280,6 +280,7 @@ class Engine:
         if padding.count:
             padding.advance(1)
             count += padding.count
+            sampled += padding.count
             context_sum += padding.context_sum
             longest = max(longest, padding.longest)
         if self.timer.needs_contexts:

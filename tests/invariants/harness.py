@@ -19,12 +19,18 @@ from membound.sim.scheduler.base import Scheduler
 
 
 class LinearCost:
-    """A step costs ``base`` + ``per_token`` a token + ``per_context`` a thousand keys read [ns]."""
+    """A step's cost is linear in what a step model is told of it [ns].
+
+    ``base`` + ``per_token`` a token + ``per_context`` a thousand keys read + ``per_row`` a sampled row +
+    ``per_length`` a key of the longest context.
+    """
 
     def __init__(
-        self, base: int, per_token: int = 0, per_context: int = 0, *, needs_contexts: bool = False
-    ) -> None:
+        self, base: int, per_token: int = 0, per_context: int = 0, per_row: int = 0, per_length: int = 0, *,
+        needs_contexts: bool = False,
+    ) -> None:  # fmt: skip
         self.base, self.per_token, self.per_context = base, per_token, per_context
+        self.per_row, self.per_length = per_row, per_length
         self.needs_contexts = needs_contexts
 
     def step_ns(
@@ -39,13 +45,19 @@ class LinearCost:
             )
         tokens = n_decode + sum(new for new, _ in prefill)
         context = context_sum + sum(new + cached for new, cached in prefill)
-        return self.base + self.per_token * tokens + self.per_context * context // 1000
+        spent = self.base + self.per_token * tokens + self.per_context * context // 1000
+        return spent + self.per_row * sampled + self.per_length * longest
 
     def decode_run_ns(
         self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
     ) -> np.ndarray:
-        context = context_sum + n_decode * np.arange(steps, dtype=np.int64)
-        return self.base + self.per_token * n_decode + self.per_context * context // 1000
+        later = np.arange(steps, dtype=np.int64)
+        spent = (
+            self.base
+            + self.per_token * n_decode
+            + self.per_context * (context_sum + n_decode * later) // 1000
+        )
+        return spent + self.per_row * n_decode + self.per_length * (longest + later)
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Case:
     """One engine and its load; ``requests`` are keyword arguments of ``Request`` in order of arrival."""
 
     requests: tuple[dict[str, Any], ...]
-    cost: tuple[int, int, int] = (1000, 0, 0)
+    cost: tuple[int, ...] = (1000,)
     scheduler: str = "vllm_v1"
     allocator: str = "paged"
     num_blocks: int = 64

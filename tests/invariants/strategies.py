@@ -67,7 +67,7 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
                 block_size=block_size,
             )
         ),
-        cost=draw(st.sampled_from(((STEP, 0, 0), (STEP, 37, 0), (STEP, 3, 211)))),
+        cost=draw(st.sampled_from(((STEP,), (STEP, 37), (STEP, 3, 211, 17, 5)))),
         scheduler=scheduler,
         allocator=allocator,
         num_blocks=draw(st.integers(100, 420)) // block_size,
