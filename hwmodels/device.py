@@ -52,6 +52,10 @@ class DeviceProfile(BaseModel):
     fitted: dict[str, dict[str, FittedLane]] = {}
     whatif: bool = False
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        """Pickle by value: the classes of sourced figures have no name that another process could import."""
+        return type(self).model_validate_json, (self.model_dump_json(),)
+
     @property
     def hbm_bandwidth(self) -> float:
         """HBM bandwidth, one direction [B/s]."""

@@ -62,7 +62,8 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "verdict": verdict(record),
         "confidence": {
             "level": record.provenance.get("level", Unknown("the fitted lanes state no level")),
-            "interval": Unknown("no calibrated parameter intervals to propagate"),
+            "interval": _interval(record),
+            **({"draws": record.draws} if record.draws else {}),
         },
         "simulation": metrics.simulation(record),
     }
@@ -103,6 +104,13 @@ def _warnings(record: RunRecord) -> list[str]:
     if left:
         found.append(f"{left} of {counts['submitted']} requests were unfinished when the run ended")
     return found
+
+
+def _interval(record: RunRecord) -> Any:
+    """Return metric -> [low, high], by the metrics' dotted names here."""
+    if record.intervals is None:
+        return Unknown("no draws were asked for")
+    return {name: list(ends) for name, ends in record.intervals.items()}
 
 
 def _scenario(record: RunRecord) -> Any:

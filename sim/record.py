@@ -97,6 +97,8 @@ class RunRecord:
     warnings : what a reader should know before believing the figures
     scenario : the resolved scenario
     setup : prices, thresholds and hardware figures that metrics need
+    intervals : metric by dotted name -> low and high, where draws were run
+    draws : how many
     """
 
     requests: Mapping[str, Column]
@@ -121,6 +123,8 @@ class RunRecord:
     warnings: Sequence[str] = ()
     scenario: Any = None
     setup: Setup = field(default_factory=Setup)
+    intervals: Mapping[str, tuple[float, float]] | None = None
+    draws: int = 0
 
     @property
     def n_requests(self) -> int:

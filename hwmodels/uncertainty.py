@@ -1,0 +1,296 @@
+"""Devices and engines as they might be: one draw of everything that is only known so well.
+
+A draw is kept for a whole simulation: one parameter vector per lane, and one factor per lane and regime (what the
+kernel is held up by) for what its form does not explain. A residual for every shape instead would average away
+over the thousands of shapes that attention meets. Draws are keyed by (seed, draw, where the lane was fitted,
+family, lane, name): who asks, in which order, for which model, changes nothing, so two scenarios with one seed
+share what they have in common, and their ratio does not have it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+
+from .device import DeviceProfile, load_device
+from .engine import EngineProfile
+from .errors import CatalogError
+from .lanes import Lane, LatencyTable
+from .spreads import (
+    BRIDGED,
+    PER_LOG_CHANGE,
+    REGIMES,
+    SAME_ARCH,
+    SAME_CHIP,
+    Regime,
+    Spread,
+    cross_arch_spread,
+    residual_spread,
+    step_share,
+)
+
+_NORMAL: Final = NormalDist()
+_WIDEST_LOG: Final = 1.0
+"""A parameter whose standard error is its own size or more is drawn within a factor of e."""
+
+_SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
+    **dict.fromkeys(
+        ("t0_us", "t1_us", "ts_us", "tb_us", "tcta_us", "tt_us", "te_ns", "tr_ns", "tqz_us"), ("latency", 1.0)
+    ),
+    **dict.fromkeys(("a0_us", "a1_us", "c0_us", "c1_us"), ("latency", 1.0)),
+    "ec": ("compute", -1.0),
+    "sx": ("compute", 1.0),
+    "eb": ("memory", -1.0),
+    "eqz": ("memory", -1.0),
+    "x": ("memory", 1.0),
+    **dict.fromkeys(("bl", "bb"), ("link", -1.0)),
+}
+"""Parameter -> what it is of, and the power of the factor on time that it takes: times grow, shares shrink. Every
+form is of degree one in them, so equal factors scale a kernel's time as a whole."""
+
+
+def normal(seed: int, draw: int, *key: str) -> float:
+    """Return the standard normal number of a key, the same for the same arguments on any machine.
+
+    Draws come in pairs of opposite sign (2 i and 2 i + 1), so that few of them are centred.
+
+    >>> normal(0, 0, "gemm", "eb") == -normal(0, 1, "gemm", "eb")
+    True
+    """
+    pair, sign = draw // 2, -1.0 if draw % 2 else 1.0
+    text = "\x1f".join((str(seed), str(pair), *key))
+    word = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11
+    return sign * _NORMAL.inv_cdf((word + 0.5) * 2.0**-53)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDraw:
+    """A device of which every lane is one draw; a ``StepDevice``, so a step model takes it as the device.
+
+    Attributes
+    ----------
+    device : the device as it is best known
+    seed, draw : which draw; draws of one seed are independent of each other but for their pairs
+
+    Examples
+    --------
+    >>> h100 = load_device("h100_sxm")
+    >>> DeviceDraw(h100, seed=0, draw=3).lane("gemm") == DeviceDraw(h100, seed=0, draw=3).lane("gemm")
+    True
+    """
+
+    device: DeviceProfile
+    seed: int
+    draw: int
+    _lanes: dict[tuple[str, str], Lane] = field(default_factory=dict[tuple[str, str], Lane], compare=False)
+
+    @property
+    def form(self) -> str:
+        """Which timing forms the device has."""
+        return self.device.form
+
+    @property
+    def peak_flops(self) -> Mapping[str, float]:
+        """Dense matrix rate by dtype [FLOP/s]."""
+        return self.device.peak_flops
+
+    @property
+    def hbm_bandwidth(self) -> float:
+        """HBM bandwidth, one direction [B/s]."""
+        return self.device.hbm_bandwidth
+
+    @property
+    def n_sm(self) -> int:
+        """Compute units [-]."""
+        return self.device.n_sm
+
+    @property
+    def l2_bytes(self) -> int:
+        """Last-level cache [B]."""
+        return self.device.l2_bytes
+
+    @property
+    def smem_bytes_per_sm(self) -> int | None:
+        """On-chip memory of one compute unit [B]."""
+        return self.device.smem_bytes_per_sm
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bandwidth to the other devices of the node, one direction [B/s]."""
+        return self.device.link_bandwidth
+
+    def lane(self, family: str, lane: str = "vllm") -> Lane:
+        """Return this draw of the parameters of one kernel family.
+
+        Raises
+        ------
+        CatalogError : as ``DeviceProfile.lane``
+        """
+        key = (family, lane)
+        if key not in self._lanes:
+            self._lanes[key] = draw_lane(self.device, self.device.lane(family, lane), self.seed, self.draw)
+        return self._lanes[key]
+
+
+def draw_device(device: DeviceProfile, seed: int, draw: int) -> DeviceDraw:
+    """Return one draw of a device."""
+    return DeviceDraw(device, seed, draw)
+
+
+def draw_engine(engine: EngineProfile, seed: int, draw: int) -> EngineProfile:
+    """Return an engine whose step parameters are one draw; versions of one engine share their draws.
+
+    Parameters that are 0 (a time not identified yet) are drawn from a half normal.
+    """
+    drawn: dict[str, Any] = {}
+    for name in type(engine.step).model_fields:
+        known = getattr(engine.step, name)
+        z = normal(seed, draw, "step", engine.engine, name)
+        drawn[name] = known.model_copy(update={"value": _moved(known.value, known.stderr, z)})
+    return engine.model_copy(update={"step": engine.step.model_copy(update=drawn)})
+
+
+def draw_lane(device: DeviceProfile, lane: Lane, seed: int, draw: int) -> Lane:
+    """Return one draw of a lane that ``device.lane`` gave."""
+    params = dict(lane.params)
+    level = fitted_level(device, lane)
+    if level != "prior" or lane.correlation is not None:
+        # A prior's standard errors are how far a fit may move each number by itself. Drawn all at once they
+        # would make a prediction four times as unsure as the same numbers prove on the tables (see `PRIOR`).
+        params = _vector(lane, seed, draw)
+    factors = dict.fromkeys(REGIMES, 1.0)
+    for spread, key in _spreads(device, lane, level):
+        for regime in REGIMES:
+            z = normal(seed, draw, *key, regime) if key[0] != "all" else normal(seed, draw, *key)
+            factors[regime] *= math.exp(spread.of(regime) * z)
+    for name, (regime, power) in _SLOWER.items():
+        if name in params:
+            params[name] *= factors[regime] ** power
+    return replace(lane, params=params, table=_scaled(lane.table, factors["link"]))
+
+
+def fitted_level(device: DeviceProfile, lane: Lane) -> str:
+    """Return the level that a lane has on the device where it was fitted: it may have been borrowed since."""
+    try:
+        home = device if device.id == lane.device else load_device(lane.device)
+        return home.fitted[lane.family][lane.lane].level
+    except (CatalogError, KeyError):
+        return lane.level
+
+
+def parameter_spread(value: float, stderr: float) -> float:
+    """Return the standard deviation of a parameter's logarithm [-]; 0 for a parameter that is 0."""
+    return min(stderr / abs(value), _WIDEST_LOG) if value else 0.0
+
+
+def residual_of(lane: Lane, regime: Regime, level: str) -> float:
+    """Return a lane's residual spread in one regime [-]: its own, that of all its rows, or the table's."""
+    stated = lane.residual
+    if not stated:
+        return residual_spread(lane.family, level).of(regime)
+    if regime in stated:
+        return stated[regime]
+    if "all" in stated:
+        return stated["all"]
+    return math.sqrt(sum(sd * sd for sd in stated.values()) / len(stated))
+
+
+def _vector(lane: Lane, seed: int, draw: int) -> dict[str, float]:
+    """Return one parameter vector: log-normal about the estimates, correlated as the fit says."""
+    names = list(lane.params)
+    z = np.array([normal(seed, draw, "lane", lane.device, lane.family, lane.lane, name) for name in names])
+    if lane.correlation is not None and len(lane.correlation) == len(names):
+        z = correlated(np.array(lane.correlation), z)
+    return {
+        name: _moved(lane.params[name], lane.stderr.get(name, 0.0), float(each))
+        for name, each in zip(names, z, strict=True)
+    }
+
+
+def correlated(correlation: np.ndarray[Any, Any], z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return independent standard normals mixed so that they correlate; a matrix that is none is mended.
+
+    Parameters
+    ----------
+    correlation : shape (n, n); eigenvalues below 0 (rounded figures) count as 0
+    z : shape (n,)
+    """
+    values, vectors = np.linalg.eigh(0.5 * (correlation + correlation.T))
+    mixed = vectors @ (np.sqrt(np.maximum(values, 0.0)) * (vectors.T @ z))
+    variance = np.maximum((vectors**2) @ np.maximum(values, 0.0), 1e-12)
+    return mixed / np.sqrt(variance)
+
+
+def _moved(value: float, stderr: float, z: float) -> float:
+    if stderr <= 0.0:
+        return value
+    if value == 0.0:
+        return abs(stderr * z)
+    return value * math.exp(parameter_spread(value, stderr) * z)
+
+
+def _spreads(device: DeviceProfile, lane: Lane, level: str) -> Iterator[tuple[Spread, tuple[str, ...]]]:
+    """Yield what a lane's times may be off by, each with the key of its draw; first part ``all``: one draw."""
+    share = step_share(lane.family)
+    residual = Spread(*(residual_of(lane, regime, level) * share for regime in REGIMES))
+    own = [regime for regime in REGIMES if regime in lane.residual]
+    yield residual, ("residual" if own else "all", lane.device, lane.family, lane.lane)
+    if level == "bridged":
+        yield BRIDGED, ("bridged", lane.device, lane.family, lane.lane)
+    if lane.device != device.id:
+        yield _transfer(device, lane)
+    if device.whatif:
+        yield _changed(_catalogued(device.id), device), ("whatif", device.id)
+
+
+def _transfer(device: DeviceProfile, lane: Lane) -> tuple[Spread, tuple[str, ...]]:
+    """Return what a lane gains in spread by being borrowed, and the key of the draw."""
+    origin, base = _catalogued(lane.device), _catalogued(device.id) or device
+    key = ("transfer", lane.device, device.id)
+    if lane.level == "transferred_cross_arch" or origin is None:
+        return cross_arch_spread(lane.family), (*key, lane.family, lane.lane)
+    if origin.n_sm == base.n_sm:
+        changed = _changed(origin, base)
+        return Spread(*(math.hypot(changed.of(r), SAME_CHIP.of(r)) for r in REGIMES)), key
+    return SAME_ARCH, key
+
+
+def _changed(old: DeviceProfile | None, new: DeviceProfile) -> Spread:
+    """Return the spread that changed datasheet figures bring; without the old ones, that of a doubling."""
+    if old is None:
+        return Spread.flat(PER_LOG_CHANGE * math.log(2.0))
+    units = _log_change(old.n_sm, new.n_sm)
+    rates = [_log_change(rate, new.peak_flops.get(dtype, rate)) for dtype, rate in old.peak_flops.items()]
+    return Spread(
+        memory=PER_LOG_CHANGE * _log_change(old.hbm_bandwidth, new.hbm_bandwidth),
+        compute=PER_LOG_CHANGE * max(units, *rates),
+        latency=PER_LOG_CHANGE * units,
+        link=PER_LOG_CHANGE * _log_change(old.link_bandwidth, new.link_bandwidth),
+    )
+
+
+def _log_change(old: float, new: float) -> float:
+    return abs(math.log(new / old)) if old > 0.0 and new > 0.0 else 0.0
+
+
+def _catalogued(name: str) -> DeviceProfile | None:
+    try:
+        return load_device(name)
+    except CatalogError:
+        return None
+
+
+def _scaled(table: LatencyTable | None, factor: float) -> LatencyTable | None:
+    if table is None or factor == 1.0:
+        return table
+    rows = {
+        group: tuple(None if t is None else t * factor for t in row)
+        for group, row in table.latency_us.items()
+    }
+    return table.model_copy(update={"latency_us": rows})
