@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..sim.output import to_json
-from .text import DASH, LABEL, csv_of, dtype, gib, labelled, number, percent, table, text_of
+from .text import DASH, LABEL, NARROW, csv_of, dtype, gib, labelled, number, percent, table, text_of
 
 Summary = Mapping[str, Any]
 
@@ -33,6 +33,10 @@ LEVELS: Mapping[str, str] = {
 MEMORY_ROWS: tuple[tuple[str, str], ...] = (
     ("weights_bytes", "weights"), ("activation_bytes", "activations"), ("reserve_bytes", "reserve"),
     ("kv_pool_bytes", "KV pool"),
+)  # fmt: skip
+INTERVALS: tuple[tuple[str, str], ...] = (
+    ("TTFT", "latency.ttft_s.mean"), ("TTFT p99", "latency.ttft_s.p99"), ("TPOT", "latency.tpot_s.mean"),
+    ("E2E", "latency.e2e_s.mean"), ("output tok/s", "throughput.output_tokens_per_s"),
 )  # fmt: skip
 UTILIZATION: tuple[str, ...] = (
     "mfu", "mbu", "mfu_wall", "mbu_wall", "gpu_util", "sm_active", "tensor_active", "dram_active",
@@ -246,11 +250,22 @@ def _prediction(summary: Summary) -> str:
     level: str | None = confidence["level"]
     told = LEVELS.get(level or "")
     origin = f"{level}: {told}" if told else f"parameters {level or 'of unstated origin'}"
-    interval: Mapping[str, Sequence[float]] | None = confidence["interval"]
-    if not interval:
+    if not confidence["interval"]:
         return f"{origin}; no interval yet"
-    spans = (f"{name} {number(low)} to {number(high)}" for name, (low, high) in interval.items())
-    return f"{origin}; {', '.join(spans)}"
+    quoted = summary["verdict"].get("stability") in ("steady", None)
+    shown = [(label, metric) for label, metric in INTERVALS if quoted or not metric.endswith(".mean")]
+    spreads = [(label, _half_width(summary, metric)) for label, metric in shown]
+    spans = [f"{label} ± {spread}".replace(" ", NARROW) for label, spread in spreads if spread]
+    return f"{origin}; {', '.join(spans)} (90{NARROW}%, {confidence['draws']}{NARROW}draws)"
+
+
+def _half_width(summary: Summary, metric: str) -> str | None:
+    """Return half the width of a metric's interval over its value; None where either is unknown or 0."""
+    ends: Sequence[float] | None = summary["confidence"]["interval"].get(metric)
+    value: Any = summary
+    for key in metric.split("."):
+        value = value[key]
+    return percent((ends[1] - ends[0]) / 2 / value) if ends is not None and value else None
 
 
 def _notes(summary: Summary) -> list[str]:

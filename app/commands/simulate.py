@@ -29,6 +29,19 @@ def simulate(
     steps: Annotated[
         bool, typer.Option("--steps/--no-steps", help="With --out: write steps.parquet, one row a step.")
     ] = True,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            "--draws",
+            metavar="N",
+            help="Run N times more with what is not known of the hardware drawn, for 90 % intervals (32).",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", help="With --draws: processes; default: one a core."),
+    ] = None,
     fail_on_slo: Annotated[
         bool, typer.Option("--fail-on-slo", help="Exit with 3 where the SLO is missed.")
     ] = False,
@@ -49,11 +62,20 @@ def simulate(
         from ...sim.output import check_folder
 
         check_folder(out)
+    if draws is not None or jobs is not None:
+        _check_draws(draws, jobs)
     from ...sim.run import simulate as run
+    from ...sim.scenario.resolve import resolve
     from ..render import render
 
+    resolved = resolve(asked)
     with progress_bar(asked.name or "requests", quiet=quiet) as progress:
-        result = run(asked, keep_steps=out is not None and steps, progress=progress)
+        result = run(resolved, keep_steps=out is not None and steps, progress=progress)
+    if draws is not None:
+        from ...sim.draws import run_draws, with_interval
+
+        with progress_bar("draws", quiet=quiet) as progress:
+            result = with_interval(result, run_draws(resolved, draws, jobs=jobs, progress=progress))
     summary = result.summary()
     if form is not Form.table:
         warn(result.record.warnings, quiet=quiet)
@@ -63,3 +85,12 @@ def simulate(
         say(f"wrote {len(files)} files to {out}", quiet=quiet)
     if fail_on_slo and summary["slo"]["met"] is False:
         raise typer.Exit(SLO_MISSED)
+
+
+def _check_draws(draws: int | None, jobs: int | None) -> None:
+    """Refuse numbers of draws that cannot be before the run that comes first."""
+    from ...sim.draws import check_draws
+
+    if draws is None:
+        raise UsageError("--jobs is for draws; add --draws 32")
+    check_draws(draws, jobs)
