@@ -185,19 +185,19 @@ def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) ->
     shares = weights / weights.sum(axis=1, keepdims=True)
     counts: Counts = np.minimum(np.rint(shares * total), float(tokens))
     surplus: Counts = total - counts.sum(axis=1)
-    counts = np.where(
-        surplus[:, None] < 0, tokens - counts, counts
-    )  # taking from the fullest, seen from above
+    taking = surplus[:, None] < 0  # from the fullest: dealing out to the emptiest, seen from above
+    counts = np.where(taking, tokens - counts, counts)
     held = -(-n_experts // ranks)
-    padded: Counts = np.full((_POWER_DRAWS, held * ranks), float(tokens))
+    padded: Counts = np.zeros((_POWER_DRAWS, held * ranks))
+    padded[surplus < 0] = tokens
     padded[:, :n_experts] = counts
     by_rank = padded.reshape(_POWER_DRAWS, ranks, held)
     given = _dealt(tokens * held - by_rank.sum(axis=2), np.abs(surplus))
     rows: Counts = by_rank.sum(axis=2) + given
-    timed = np.argmax(np.where(surplus[:, None] < 0, -rows, rows), axis=1)
+    timed = np.argmax(np.where(taking, -rows, rows), axis=1)
     draws = np.arange(_POWER_DRAWS)
     filled = _filled(by_rank[draws, timed], given[draws, timed])
-    return _stats(np.where(surplus[:, None] < 0, tokens - filled, filled))
+    return _stats(np.where(taking, tokens - filled, filled))
 
 
 def _dealt(room: Counts, surplus: Counts) -> Counts:

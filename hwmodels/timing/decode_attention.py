@@ -12,7 +12,6 @@ sequence may be arrays as well: a calibration times a table of unlike calls at o
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from .form import (
@@ -151,7 +150,7 @@ OFFSET_GRID = 64.0
 def mla_decode_shape(
     params: DecodeParams,
     lane: LaneLike,
-    n_heads: int,
+    n_heads: Value,
     latent: int,
     value: int,
     entry_bytes: float,
@@ -168,12 +167,12 @@ def mla_decode_shape(
     entry_bytes : cached bytes of one token [B]
     dtype : compute dtype
     """
-    tiles = math.ceil(n_heads / lane.params["hm"])
+    tiles = whole(n_heads / lane.params["hm"])
     return DecodeShape(
         units_per_sequence=tiles,
         kv_bytes_per_key=entry_bytes * (1.0 + (tiles - 1) * lane.params["rr"]),
         io_bytes_per_sequence=2.0 * n_heads * (latent + value),
-        flop_per_key=2.0 * max(n_heads, params.gp) * (latent + value),
+        flop_per_key=2.0 * larger(n_heads, params.gp) * (latent + value),
         serial_scale=1.0,
         dtype=dtype,
     )

@@ -45,6 +45,7 @@ class PrefillParams:
     eb : share of HBM bandwidth, pinned from the GEMM lane: a free share transfers worse [-]
     q : sharpness of the maximum of tile time and bytes; 1 is their sum [-]
     io : factor on query and output bytes (MLA) [-]
+    cache : factor on the bytes of new cache entries (MLA: one vector for all heads) [-]
     """
 
     t0: float
@@ -58,6 +59,7 @@ class PrefillParams:
     eb: float
     q: float = 1.0
     io: float = 1.0
+    cache: float = 0.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike, gemm: LaneLike) -> PrefillParams:
@@ -75,6 +77,7 @@ class PrefillParams:
             eb=p.get("eb", g["eb"]),
             q=p.get("q", 1.0),
             io=p.get("x", 1.0),
+            cache=p.get("xc", 0.0),
         )
 
 
@@ -92,6 +95,7 @@ class PrefillShape:
     packed : rows of a tile may come from different heads of one KV head (GQA packing)
     dtype : compute dtype
     score_bytes_per_pair : naive attention: score matrix to and from HBM, per query and key [B]
+    entry_bytes_per_token : a new cache entry, read as computed and written as stored, where ``io`` has none [B]
     """
 
     n_heads: int
@@ -103,6 +107,7 @@ class PrefillShape:
     packed: bool = True
     dtype: str = "bf16"
     score_bytes_per_pair: float = 0.0
+    entry_bytes_per_token: float = 0.0
 
 
 def prefill_shape(
@@ -151,6 +156,7 @@ def mla_prefill_shape(
         io_bytes_per_token=2.0 * width * n_heads,
         packed=absorbed,
         dtype=dtype,
+        entry_bytes_per_token=2.0 * entry_bytes,
     )
 
 
@@ -287,7 +293,8 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         per_key=float(per_key) * tile / _TILE,
         slots=(1.0 if chip.roofline3 else params.occ) * units,
         seconds_per_byte=seconds_per_byte,
-        io_seconds=shape.io_bytes_per_token * params.io * seconds_per_byte,
+        io_seconds=(shape.io_bytes_per_token * params.io + shape.entry_bytes_per_token * params.cache)
+        * seconds_per_byte,
     )
 
 
