@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any, Final
@@ -38,6 +38,14 @@ from .spreads import (
 _NORMAL: Final = NormalDist()
 _WIDEST_LOG: Final = 1.0
 """A parameter whose standard error is its own size or more is drawn within a factor of e."""
+
+STATED_AS: Final[Mapping[Regime, tuple[str, ...]]] = {
+    "memory": ("memory", "bandwidth", "m<=64"),
+    "compute": ("compute", "64<m<=1024", "m>1024"),
+    "latency": ("latency", "m<=64"),
+    "link": ("link",),
+}
+"""Names under which fits state the residual of a regime: GEMM by tokens, attention by what rules."""
 
 _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     **dict.fromkeys(
@@ -164,15 +172,12 @@ def draw_lane(device: DeviceProfile, lane: Lane, seed: int, draw: int) -> Lane:
         # A prior's standard errors are how far a fit may move each number by itself. Drawn all at once they
         # would make a prediction four times as unsure as the same numbers prove on the tables (see `PRIOR`).
         params = _vector(lane, seed, draw)
-    factors = dict.fromkeys(REGIMES, 1.0)
+    factors: dict[Regime, float] = dict.fromkeys(REGIMES, 1.0)
     for spread, key in _spreads(device, lane, level):
         for regime in REGIMES:
             z = normal(seed, draw, *key, regime) if key[0] != "all" else normal(seed, draw, *key)
             factors[regime] *= math.exp(spread.of(regime) * z)
-    for name, (regime, power) in _SLOWER.items():
-        if name in params:
-            params[name] *= factors[regime] ** power
-    return replace(lane, params=params, table=_scaled(lane.table, factors["link"]))
+    return replace(lane, params=slowed(params, factors), table=_scaled(lane.table, factors["link"]))
 
 
 def fitted_level(device: DeviceProfile, lane: Lane) -> str:
@@ -194,11 +199,39 @@ def residual_of(lane: Lane, regime: Regime, level: str) -> float:
     stated = lane.residual
     if not stated:
         return residual_spread(lane.family, level).of(regime)
-    if regime in stated:
-        return stated[regime]
-    if "all" in stated:
-        return stated["all"]
-    return math.sqrt(sum(sd * sd for sd in stated.values()) / len(stated))
+    own = [stated[name] for name in STATED_AS[regime] if name in stated]
+    if own:
+        return root_mean_square(own)
+    return stated["all"] if "all" in stated else root_mean_square(list(stated.values()))
+
+
+def root_mean_square(values: Sequence[float]) -> float:
+    """Return the root of the mean of the squares.
+
+    >>> root_mean_square([3.0, 4.0])
+    3.5355339059327378
+    """
+    return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+def slowed(params: Mapping[str, float], factors: Mapping[Regime, float]) -> dict[str, float]:
+    """Return parameters whose kernels take so much longer for what each regime stands for [-].
+
+    >>> slowed({"t0_us": 2.0, "eb": 0.8}, {"memory": 2.0})
+    {'t0_us': 2.0, 'eb': 0.4}
+    """
+    moved = dict(params)
+    for name, (regime, power) in _SLOWER.items():
+        if name in moved:
+            moved[name] *= factors.get(regime, 1.0) ** power
+    return moved
+
+
+def added_spread(device: DeviceProfile, lane: Lane) -> Spread:
+    """Return what a lane's level adds to the spread of the device where it was fitted (not its residual)."""
+    level = fitted_level(device, lane)
+    added = [spread for spread, key in _spreads(device, lane, level) if key[0] not in ("all", "residual")]
+    return Spread(*(math.hypot(*(spread.of(regime) for spread in added)) for regime in REGIMES))
 
 
 def _vector(lane: Lane, seed: int, draw: int) -> dict[str, float]:
@@ -239,8 +272,8 @@ def _spreads(device: DeviceProfile, lane: Lane, level: str) -> Iterator[tuple[Sp
     """Yield what a lane's times may be off by, each with the key of its draw; first part ``all``: one draw."""
     share = step_share(lane.family)
     residual = Spread(*(residual_of(lane, regime, level) * share for regime in REGIMES))
-    own = [regime for regime in REGIMES if regime in lane.residual]
-    yield residual, ("residual" if own else "all", lane.device, lane.family, lane.lane)
+    by_regime = any(name in lane.residual for names in STATED_AS.values() for name in names)
+    yield residual, ("residual" if by_regime else "all", lane.device, lane.family, lane.lane)
     if level == "bridged":
         yield BRIDGED, ("bridged", lane.device, lane.family, lane.lane)
     if lane.device != device.id:

@@ -1,0 +1,178 @@
+"""Predictive intervals: they hold what they say they hold, and widen for the reasons they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from membound.calibrate.errors import CalibrationError
+from membound.calibrate.fit.base import FitResult, Parameter, hull_of, robust_fit
+from membound.calibrate.uncertainty import (
+    Predictive,
+    conformal_scale,
+    coverage,
+    coverage_figures,
+    hull_distance,
+    of_fit,
+    of_lane,
+)
+from membound.hwmodels.device import load_device
+from membound.hwmodels.steptypes import chip_of
+from membound.hwmodels.timing.gemm import GemmParams, gemm_time
+
+SMALL, LARGE = 0.03, 0.12
+"""Noise of log(time) of short and long calls in the synthetic truth."""
+
+
+def model_of(x: np.ndarray):
+    def model(p: Mapping[str, float]) -> np.ndarray:
+        return p["t0_us"] + x / p["eb"]
+
+    return model
+
+
+def regimes_of(x: np.ndarray) -> np.ndarray:
+    return np.where(x < 30.0, "latency", "bandwidth")
+
+
+def truth(seed: int, n: int = 400, low: float = 1.0, high: float = 1000.0):
+    rng = np.random.default_rng(seed)
+    x = np.exp(rng.uniform(np.log(low), np.log(high), n))
+    noise = np.where(x < 30.0, SMALL, LARGE) * rng.standard_normal(n)
+    return x, model_of(x)({"t0_us": 4.0, "eb": 0.8}) * np.exp(noise)
+
+
+def fitted(x: np.ndarray, measured: np.ndarray) -> FitResult:
+    params = [Parameter("t0_us", 5.0, 0.3), Parameter("eb", 0.7, 0.3)]
+    return robust_fit(
+        model_of(x), params, measured, family="line", regimes=regimes_of(x), hull=hull_of(x=x), scale=0.08
+    )
+
+
+def predicted(fit: FitResult, x: np.ndarray) -> Predictive:
+    return of_fit(fit, model_of(x), regimes=regimes_of(x), axes={"x": x})
+
+
+def test_nine_tenths_of_unseen_calls_are_inside_in_every_regime() -> None:
+    inside: list[np.ndarray] = []
+    for seed in range(10):
+        fit = fitted(*truth(seed, 150))
+        x, measured = truth(1000 + seed, 400)
+        low, high = predicted(fit, x).interval()
+        inside.append(np.stack([(measured >= low) & (measured <= high), x < 30.0], axis=1))
+    held, short = np.concatenate(inside).T
+    for part in (short, ~short):
+        assert 0.85 < held[part].mean() < 0.95
+
+
+@given(nominal=st.sampled_from([0.5, 0.8, 0.9, 0.98]), seed=st.integers(0, 5))
+@settings(max_examples=12, deadline=None)
+def test_a_nominal_share_is_what_is_covered(nominal: float, seed: int) -> None:
+    x, measured = truth(50 + seed, 2000)
+    share = coverage(measured, predicted(fitted(*truth(seed)), x).interval(nominal))
+    assert share == pytest.approx(nominal, abs=0.05)
+
+
+def test_the_width_grows_with_the_residual_the_standard_error_and_the_nominal_share() -> None:
+    x, measured = truth(0)
+    fit = fitted(x, measured)
+
+    def half(fit: FitResult, nominal: float = 0.9) -> float:
+        return float(np.median(predicted(fit, x).half_width(nominal)))
+
+    noisier = replace(fit, residual_sd={name: 2 * sd for name, sd in fit.residual_sd.items()})
+    less_known = replace(
+        fit, values={name: replace(value, stderr=20 * value.stderr) for name, value in fit.values.items()}
+    )
+    assert half(fit, 0.8) < half(fit) < min(half(noisier), half(less_known))
+
+
+def test_without_noise_or_doubt_the_interval_has_no_width() -> None:
+    x, measured = truth(0)
+    fit = fitted(x, measured)
+    certain = replace(
+        fit,
+        residual_sd=dict.fromkeys(fit.residual_sd, 0.0),
+        residual_bias={},
+        values={name: replace(value, stderr=0.0) for name, value in fit.values.items()},
+    )
+    low, high = predicted(certain, x).interval()
+    assert np.array_equal(low, high)
+    assert np.array_equal(low, model_of(x)(fit.params))
+
+
+def test_outside_the_hull_the_interval_widens_with_the_distance() -> None:
+    fit = fitted(*truth(0))
+    x = np.array([500.0, 1000.0, 2000.0, 4000.0, 16000.0])
+    found = predicted(replace(fit, hull={"x": (1.0, 1000.0)}), x)
+    half = found.half_width()
+    assert found.inside.tolist() == [True, True, False, False, False]
+    assert half[0] == pytest.approx(half[1], rel=0.05)
+    assert np.all(np.diff(half[1:]) > 0.0)
+    assert hull_distance({"a": (1, 10), "b": (1, 10)}, {"a": np.array([20.0]), "b": np.array([20.0])}, 1) == (
+        pytest.approx(np.sqrt(2) * np.log(2))
+    )
+
+
+def test_a_conformal_factor_mends_a_width_that_was_wrong() -> None:
+    x, measured = truth(3, 300)
+    fit = fitted(x, measured)
+    wrong = replace(fit, residual_sd={name: sd / 3 for name, sd in fit.residual_sd.items()})
+    held_x, held = truth(4, 300)
+    scale = conformal_scale(held, predicted(wrong, held_x))
+    new_x, new = truth(5, 2000)
+    assert scale > 2.0
+    assert coverage(new, predicted(wrong, new_x).interval()) < 0.6
+    assert coverage(new, predicted(wrong, new_x).interval(scale=scale)) == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_conformal_factor_needs_rows_for_its_rank() -> None:
+    x, measured = truth(3, 8)
+    with pytest.raises(CalibrationError, match="8 rows to set a 90 % interval by; allowed: 9 or more"):
+        conformal_scale(measured, predicted(fitted(*truth(0)), x))
+
+
+def test_figures_of_a_group_tell_inside_from_outside_and_of_nothing_there_are_none() -> None:
+    fit = replace(fitted(*truth(0)), hull={"x": (1.0, 100.0)})
+    x, measured = truth(9, 1000)
+    found = coverage_figures(measured, predicted(fit, x))
+    assert 0.85 < found["coverage_90"] < 0.97
+    assert found["coverage_90_outside"] > 0.85  # widened: a form that is right is over-covered there
+    nothing = coverage_figures(measured[:0], predicted(fit, x[:0]))
+    assert set(nothing.values()) == {None}
+
+
+def gemm_model(device):
+    m = np.array([1.0, 16.0, 256.0, 4096.0])
+    chip = chip_of(device)
+
+    class Values:
+        def __init__(self, params):
+            self.params = params
+
+    return lambda p: np.asarray(gemm_time(chip, GemmParams.from_lane(Values(p)), m, 4096.0, 14336.0).seconds)
+
+
+@pytest.mark.parametrize("name", ["h200_sxm", "l4", "mi300x", "tpu_v5e"])
+def test_a_borrowed_lane_is_wider_than_where_it_was_fitted(name: str) -> None:
+    device = load_device(name)
+    lane = device.lane("gemm")
+    origin = load_device(lane.device)
+    there = of_lane(origin, origin.lane("gemm"), gemm_model(device)).half_width()
+    here = of_lane(device, lane, gemm_model(device)).half_width()
+    assert np.all(here > there)
+
+
+def test_starting_values_are_as_wide_as_they_proved_on_the_tables() -> None:
+    a100 = load_device("a100_sxm_80gb")
+    prior = replace(a100.lane("gemm"), level="prior", correlation=None, residual={})
+    fitted = a100.fitted["gemm"]["vllm"].model_copy(
+        update={"level": "prior", "correlation": None, "residual": {}}
+    )
+    device = a100.model_copy(update={"fitted": {**a100.fitted, "gemm": {"vllm": fitted}}})
+    half = of_lane(device, prior, gemm_model(device)).half_width()
+    assert np.all((half > 0.12) & (half < 0.35))
