@@ -277,6 +277,8 @@ def errors(ratio: Array) -> dict[str, float]:
     >>> {name: round(value, 3) for name, value in errors(np.array([0.9, 1.1, 1.2])).items()}
     {'mape': 0.133, 'median_ape': 0.1, 'p90_ape': 0.18, 'bias': 0.067}
     """
+    if not len(ratio):
+        return {"mape": math.nan, "median_ape": math.nan, "p90_ape": math.nan, "bias": math.nan}
     off = ratio - 1.0
     size = np.abs(off)
     return {

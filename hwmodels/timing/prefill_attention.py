@@ -3,7 +3,8 @@
 Query tiles of 128 rows each walk over the keys they may see. A key costs a tile the smooth maximum of matrix
 work and exponentials; a tile also has a fixed time and a fill. The tiles of all chunks share the device, and
 the last causal tile alone is a floor. The bytes moved (queries, outputs, keys and values, and the new ones
-written to the cache, which the timed calls include) come on top of the tile time: with q = 1 the starting
+written to the cache, which the timed calls include; what the kernels before have just written may still be in the
+last-level cache) come on top of the tile time: with q = 1 the starting
 values err by 9 % on H100, with GEMM's q = 3 by 29 % (28 % too fast at every length below 4k), so q is a
 parameter of the lane and 1 by default.
 """
@@ -46,6 +47,9 @@ class PrefillParams:
     q : sharpness of the maximum of tile time and bytes; 1 is their sum [-]
     io : factor on query and output bytes (MLA) [-]
     cache : factor on the bytes of new cache entries (MLA: one vector for all heads) [-]
+    l2f, l2b : share of the last-level cache that holds what the kernels before have just written, its rate over
+        ``eb`` of HBM's [-]; 0 and 1 where that does not show
+    packed : whether a tile takes rows of several heads of one KV head (a lane fact)
     """
 
     t0: float
@@ -60,6 +64,9 @@ class PrefillParams:
     q: float = 1.0
     io: float = 1.0
     cache: float = 0.0
+    l2f: float = 0.0
+    l2b: float = 1.0
+    packed: bool = True
 
     @classmethod
     def from_lane(cls, lane: LaneLike, gemm: LaneLike) -> PrefillParams:
@@ -78,6 +85,9 @@ class PrefillParams:
             q=p.get("q", 1.0),
             io=p.get("x", 1.0),
             cache=p.get("xc", 0.0),
+            l2f=p.get("l2f", 0.0),
+            l2b=p.get("l2b", 1.0),
+            packed=p.get("packed", 1.0) > 0.5,
         )
 
 
@@ -171,7 +181,8 @@ class PrefillForm:
     per_key : time of one key and tile on one unit [s]
     slots : tiles resident on the device [-]
     seconds_per_byte : inverse of the bandwidth reached [s/B]
-    io_seconds : reading queries and writing outputs of one new token [s]
+    io_bytes : queries in, outputs out and cache entries of one new token, as charged [B]
+    cache_bytes : last-level cache that holds what the kernels before have just written [B]; 0 for none
     """
 
     params: PrefillParams
@@ -180,7 +191,8 @@ class PrefillForm:
     per_key: float
     slots: float
     seconds_per_byte: float
-    io_seconds: float
+    io_bytes: float
+    cache_bytes: float = 0.0
 
     def body(self, chunks: Iterable[tuple[int, int]]) -> float:
         """Return one kernel's time without ``t0``, for chunks of (new, cached) tokens; 0 for none [s].
@@ -213,7 +225,11 @@ class PrefillForm:
         waves = (1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)
         fixed = p.k0 * self.per_key + p.tt
         tile_time = max(waves * (work / tiles * self.per_key + fixed), last * self.per_key + fixed)
-        t_memory = keys_read * shape.kv_bytes_per_key * self.seconds_per_byte + rows * self.io_seconds
+        fresh = rows * (shape.kv_bytes_per_key + self.io_bytes)
+        if self.cache_bytes:
+            resident = 1.0 / (1.0 + (fresh / self.cache_bytes) ** 3)
+            fresh *= 1.0 - resident + resident / p.l2b
+        t_memory = (fresh + (keys_read - rows) * shape.kv_bytes_per_key) * self.seconds_per_byte
         if shape.score_bytes_per_pair:
             t_memory += pairs * shape.score_bytes_per_pair * self.seconds_per_byte
         return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q)
@@ -253,8 +269,13 @@ class PrefillForm:
         alone = np.maximum.reduceat(most, starts) * self.per_key + fixed
         tile_time = np.maximum(shared, alone)
         of_fixed = np.where(alone > shared, 1.0, waves) * fixed / tile_time
-        t_kv = np.add.reduceat(span, starts) * shape.kv_bytes_per_key * self.seconds_per_byte
-        t_io = np.add.reduceat(new, starts) * self.io_seconds
+        rows = np.add.reduceat(new, starts)
+        resident = self._resident(rows)
+        at_rate = 1.0 - resident + resident / p.l2b
+        old = (np.add.reduceat(span, starts) - rows) * shape.kv_bytes_per_key
+        t_kv = (old + rows * shape.kv_bytes_per_key * at_rate) * self.seconds_per_byte
+        t_io = rows * self.io_bytes * at_rate * self.seconds_per_byte
+        t_cached = rows * (shape.kv_bytes_per_key + self.io_bytes) * self.seconds_per_byte * resident / p.l2b
         if shape.score_bytes_per_pair:
             pairs = np.add.reduceat(new * (cached + new), starts)
             t_io = t_io + pairs * shape.score_bytes_per_pair * self.seconds_per_byte
@@ -266,9 +287,16 @@ class PrefillForm:
             hbm_activations=body * in_memory * (1.0 - of_kv),
             compute=body * on_tiles * (1.0 - of_fixed),
             latency=p.t0 + body * on_tiles * of_fixed,
-            hbm_demand=t_kv + t_io,
+            hbm_demand=t_kv + t_io - t_cached,
             compute_demand=body * np.minimum(tiles / self.slots, 1.0),
         )
+
+    def _resident(self, rows: Array) -> Array:
+        """Return the share of the new tokens' queries, keys and values that is found in the cache [-]."""
+        if not self.cache_bytes:
+            return 0.0 * rows
+        fresh = rows * (self.shape.kv_bytes_per_key + self.io_bytes)
+        return 1.0 / (1.0 + (fresh / self.cache_bytes) ** 3)
 
 
 def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> PrefillForm:
@@ -282,6 +310,8 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         units, exponentials = 1.0, 0.0
     else:
         units, exponentials = chip.units, params.sx * _REFERENCE_UNITS / chip.units
+    if not params.packed:
+        shape = replace(shape, packed=False)
     tile = _tile_rows(chip, shape)
     matrix = _TILE * shape.flop_per_key_row / (params.ec * chip.peak(shape.dtype) / units)
     per_key = pn(matrix, exponentials, params.q2) if exponentials else matrix
@@ -293,8 +323,8 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         per_key=float(per_key) * tile / _TILE,
         slots=(1.0 if chip.roofline3 else params.occ) * units,
         seconds_per_byte=seconds_per_byte,
-        io_seconds=(shape.io_bytes_per_token * params.io + shape.entry_bytes_per_token * params.cache)
-        * seconds_per_byte,
+        io_bytes=shape.io_bytes_per_token * params.io + shape.entry_bytes_per_token * params.cache,
+        cache_bytes=params.l2f * chip.l2_bytes if params.l2b > 1.0 else 0.0,
     )
 
 

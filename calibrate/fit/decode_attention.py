@@ -1,0 +1,89 @@
+"""Fit of decode attention: fourteen parameters of one kernel and head layout, warm tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hwmodels.timing.decode_attention import DecodeParams, decode_shape, decode_terms, warm_share
+from ...hwmodels.timing.form import Chip
+from ..dtypes import kv_width
+from ..table import KernelTable
+from .base import Array, FitResult, Parameter, hull_of, robust_fit
+from .gemm import Values
+from .starts import DECODE, start
+
+ROWS: Final = 3000
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "t0_us": (0.05, 100.0), "eb": (0.05, 1.05), "q": (1.0, 12.0), "occ": (0.1, 8.0), "wq": (0.01, 1.0),
+    "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.5),
+    "tb_us": (0.005, 20.0), "ts_us": (0.05, 50.0), "tcta_us": (0.05, 50.0), "cr": (0.02, 20.0),
+}  # fmt: skip
+
+
+def decode_parameters(arch: str) -> list[Parameter]:
+    """Return starts and priors of a decode-attention lane.
+
+    ``eb`` is held close and below 1.05: it is confounded with ``q`` where fixed times matter, and the share of
+    bandwidth is what a serving step and a what-if rest on.
+    """
+    tight = {"q": 0.1, "eb": 0.1, "ts_us": 0.1}
+    return [
+        Parameter(name, value, tight.get(name, 0.3), *_BOUNDS[name])
+        for name, value in start(DECODE, arch).items()
+    ]
+
+
+def seen_keys(table: KernelTable) -> Array:
+    """Return the keys that each row's sequences see: the context, or the window [tokens]."""
+    keys, window = table.numbers("kv_len", "window")
+    return np.where(window > 0.0, np.minimum(keys, window), keys)
+
+
+def predict_decode_us(
+    chip: Chip, params: Mapping[str, float], table: KernelTable, *, warm: bool = True
+) -> Array:
+    """Return the time of decode-attention rows under given parameters [us]."""
+    lane = DecodeParams.from_lane(Values(params))
+    batch, heads, kv_heads, dim = table.numbers("batch", "n_heads", "n_kv_heads", "head_dim")
+    keys = seen_keys(table)
+    shape = decode_shape(lane, heads, kv_heads, dim, kv_width(table))
+    share = warm_share(chip, lane, shape, batch, batch * keys) if warm else 0.0
+    terms = decode_terms(chip, lane, shape, batch, keys, resident=share)
+    return np.asarray(terms.seconds(batch * keys)) * 1e6
+
+
+def decode_regimes(table: KernelTable, chip: Chip) -> NDArray[Any]:
+    """Return the regime of each row: fixed time rules, the switch, bandwidth rules."""
+    batch, kv_heads, dim = table.numbers("batch", "n_kv_heads", "head_dim")
+    seconds = 2.0 * batch * seen_keys(table) * kv_heads * dim * kv_width(table) / chip.bandwidth
+    return np.where(seconds < 5e-6, "latency", np.where(seconds < 50e-6, "switch", "bandwidth"))
+
+
+def fit_decode_attention_least_squares(
+    table: KernelTable,
+    chip: Chip,
+    arch: str,
+    *,
+    lane: str = "vllm",
+    rows: int = ROWS,
+    warm: bool = True,
+    params: list[Parameter] | None = None,
+    **options: Any,
+) -> FitResult:
+    """Fit a decode-attention lane: one kernel, one head layout; see ``fit_gemm_least_squares``."""
+    chosen = table.sample(rows)
+    batch, keys, heads = table.numbers("batch", "kv_len", "n_heads")
+    return robust_fit(
+        lambda values: predict_decode_us(chip, values, chosen, warm=warm),
+        params or decode_parameters(arch),
+        chosen.latency_us,
+        family="decode_attention",
+        lane=lane,
+        regimes=decode_regimes(chosen, chip),
+        hull=hull_of(batch=batch, context=keys, heads=heads),
+        **options,
+    )

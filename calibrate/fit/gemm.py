@@ -1,0 +1,111 @@
+"""Fit of the matrix multiplication: eleven parameters, warm tables, two more where a large L2 shows.
+
+The sample is drawn as the table's rows come: a sample spread evenly over the axes errs by 0.1 to 0.9 points more
+on weight shapes that it does not hold (tried on the fitted part alone). Judged rows are never read: they are cut
+off by ``splits.train`` before they reach a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hwmodels.timing.form import Chip
+from ...hwmodels.timing.gemm import GemmParams, gemm_time
+from ..table import KernelTable
+from .base import Array, FitResult, Parameter, hull_of, robust_fit
+from .starts import GEMM, GEMM_SHARED, start
+
+ROWS: Final = 3000
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "t0_us": (0.05, 50.0), "ec": (0.05, 1.2), "eb": (0.05, 1.2), "q": (1.0, 12.0), "k0": (1.0, 4000.0),
+    "ts_us": (0.05, 200.0), "ct": (0.05, 60.0), "sat": (0.2, 8.0), "oe": (0.002, 1.0), "cs": (0.02, 4.0),
+    "wq": (0.01, 1.0), "l2f": (0.02, 1.5), "l2b": (1.0, 10.0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Parameter values as a timing function reads a lane."""
+
+    params: Mapping[str, float]
+
+
+def gemm_parameters(arch: str, *, large_l2: bool) -> list[Parameter]:
+    """Return starts and priors of a bf16 GEMM lane.
+
+    Parameters
+    ----------
+    arch : architecture, for the starting values
+    large_l2 : operands stay in a last-level cache large enough to show (96 MB and more)
+    """
+    values = {**start(GEMM, arch), **GEMM_SHARED}
+    tight = {"q": 0.1, "k0": 0.1, "ts_us": 0.1}
+    params = [Parameter(name, value, tight.get(name, 0.3), *_BOUNDS[name]) for name, value in values.items()]
+    if large_l2:
+        params += [Parameter("l2f", 0.3, 1.0, *_BOUNDS["l2f"]), Parameter("l2b", 2.5, 0.5, *_BOUNDS["l2b"])]
+    return params
+
+
+def predict_gemm_us(
+    chip: Chip, params: Mapping[str, float], table: KernelTable, *, warm: bool = True
+) -> Array:
+    """Return the time of bf16 GEMM rows under given parameters [us]."""
+    m, n, k = table.numbers("m", "n", "k")
+    return np.asarray(gemm_time(chip, GemmParams.from_lane(Values(params)), m, n, k, warm=warm).seconds) * 1e6
+
+
+def gemm_regimes(table: KernelTable) -> NDArray[Any]:
+    """Return the regime of each row by tokens: few (memory), some (the switch), many (compute)."""
+    m = table["m"]
+    return np.where(m <= 64, "m<=64", np.where(m <= 1024, "64<m<=1024", "m>1024"))
+
+
+def fit_gemm_least_squares(
+    table: KernelTable,
+    chip: Chip,
+    arch: str,
+    *,
+    lane: str = "vllm",
+    rows: int = ROWS,
+    warm: bool = True,
+    params: list[Parameter] | None = None,
+    **options: Any,
+) -> FitResult:
+    """Fit a bf16 GEMM lane.
+
+    Parameters
+    ----------
+    table : GEMM rows that a fit may see, screened
+    chip : the device's datasheet symbols
+    arch : architecture, for starting values
+    lane : software lane
+    rows : rows to fit, drawn at random
+    warm : timed back to back, operands may be in L2
+    params : starts and priors; default: ``gemm_parameters``
+    options : further arguments of ``robust_fit``
+
+    Raises
+    ------
+    CalibrationError : too few rows, or times that are not positive
+    """
+    large = warm and chip.l2_bytes >= _LARGE_L2
+    chosen = table.sample(rows)
+    m, n, k = table.numbers("m", "n", "k")
+    return robust_fit(
+        lambda values: predict_gemm_us(chip, values, chosen, warm=warm),
+        params or gemm_parameters(arch, large_l2=large),
+        chosen.latency_us,
+        family="gemm",
+        lane=lane,
+        regimes=gemm_regimes(chosen),
+        hull=hull_of(m=m, n=n, k=k),
+        **options,
+    )
+
+
+_LARGE_L2 = 90e6

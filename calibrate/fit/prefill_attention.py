@@ -1,0 +1,106 @@
+"""Fit of prefill attention: eight parameters of one kernel, head layout and head size.
+
+The share of bandwidth is pinned to the device's GEMM lane: a free one fits better and transfers worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hwmodels.timing.form import Chip
+from ...hwmodels.timing.prefill_attention import PrefillParams, prefill_form, prefill_shape
+from ..dtypes import kv_width
+from ..table import KernelTable
+from .base import Array, FitResult, Parameter, hull_of, robust_fit
+from .gemm import Values
+from .starts import PREFILL, start
+
+ROWS: Final = 1500
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "t0_us": (0.05, 100.0), "ec": (0.05, 1.2), "sx": (0.05, 60.0), "occ": (0.2, 4.0), "wq": (0.01, 1.0),
+    "q2": (1.0, 12.0), "tt_us": (0.005, 20.0), "k0": (0.5, 600.0), "eb": (0.05, 1.2), "q": (1.0, 12.0),
+}  # fmt: skip
+_SHAPE: Final = ("n_heads", "n_kv_heads", "head_dim", "window")
+
+
+def prefill_parameters(arch: str, eb: float, q: float = 1.0) -> list[Parameter]:
+    """Return starts and priors of a prefill-attention lane, with bandwidth and sharpness pinned.
+
+    Parameters
+    ----------
+    arch : architecture, for the starting values
+    eb : share of bandwidth of the device's GEMM lane [-]
+    q : sharpness of the maximum of tile time and bytes [-]
+    """
+    tight = {"k0": 0.1}
+    wide = {"tt_us": 0.6, "occ": 0.3}
+    params = [
+        Parameter(name, value, tight.get(name, wide.get(name, 0.3)), *_BOUNDS[name])
+        for name, value in start(PREFILL, arch).items()
+    ]
+    return [*params, Parameter("eb", eb, vary=False), Parameter("q", q, vary=False)]
+
+
+def predict_prefill_us(chip: Chip, params: Mapping[str, float], table: KernelTable) -> Array:
+    """Return the time of prefill-attention rows under given parameters [us]; ``eb`` is one of them."""
+    lane = PrefillParams.from_lane(Values(params), Values(params))
+    widths = kv_width(table)
+    keys = np.column_stack([table[name] for name in _SHAPE] + [widths])
+    shapes, member = np.unique(keys, axis=0, return_inverse=True)
+    batch, new = table["batch"], table["q_len"]
+    cached = np.maximum(table["kv_len"] - new, 0)
+    out = np.empty(len(table))
+    for i, (heads, kv_heads, dim, window, width) in enumerate(shapes):
+        rows = np.flatnonzero(member.ravel() == i)
+        shape = prefill_shape(int(heads), int(kv_heads), int(dim), float(width), window=max(int(window), 0))
+        form = prefill_form(chip, lane, shape)
+        times = batch[rows]
+        starts = np.r_[0, np.cumsum(times)[:-1]]
+        chunks = (np.repeat(column[rows], times).astype(np.float64) for column in (new, cached))
+        out[rows] = form.time_many(*chunks, starts).seconds
+    return out * 1e6
+
+
+def prefill_regimes(table: KernelTable) -> NDArray[Any]:
+    """Return the regime of each row by query tokens of the call: short calls are fixed time, long ones tiles."""
+    tokens = table["batch"] * table["q_len"]
+    return np.where(tokens < 512, "short", np.where(tokens < 8192, "medium", "long"))
+
+
+def fit_prefill_attention_least_squares(
+    table: KernelTable,
+    chip: Chip,
+    arch: str,
+    eb: float,
+    *,
+    q: float = 1.0,
+    lane: str = "vllm",
+    rows: int = ROWS,
+    params: list[Parameter] | None = None,
+    **options: Any,
+) -> FitResult:
+    """Fit a prefill-attention lane: one kernel, head layout and head size; see ``fit_gemm_least_squares``.
+
+    Parameters
+    ----------
+    eb : share of bandwidth of the device's GEMM lane, pinned [-]
+    q : sharpness of the maximum of tile time and bytes, pinned [-]
+    """
+    chosen = table.sample(rows)
+    batch, new, heads = table.numbers("batch", "q_len", "n_heads")
+    found = robust_fit(
+        lambda values: predict_prefill_us(chip, values, chosen),
+        params or prefill_parameters(arch, eb, q),
+        chosen.latency_us,
+        family="prefill_attention",
+        lane=lane,
+        regimes=prefill_regimes(chosen),
+        hull=hull_of(batch=batch, context=new, heads=heads),
+        notes=("eb is pinned to the gemm lane",),
+        **options,
+    )
+    return found
