@@ -104,7 +104,7 @@ CROSS_ARCH_OTHER: Final = Spread.flat(0.30)
 BRIDGED: Final = Spread.flat(0.08)
 """Added where a lane was carried over from another software's by ratio."""
 
-BEYOND_PER_LOG: Final = 0.5
+BEYOND_PER_LOG: Final = 0.25
 """Growth of the residual per unit of distance in ln outside the calibrated hull: one octave or two beyond 2,048
 tokens errors are 1.2 x (GEMM), 1.4-1.9 x (decode attention) those inside."""
 

@@ -29,6 +29,8 @@ _FIRST_SCALE: Final = 0.10
 _SMALLEST_SCALE: Final = 0.002
 _TO_SD: Final = 1.4826
 """From the median absolute deviation to the standard deviation of a normal."""
+_AT_90: Final = 1.6448536
+"""Half width of the central nine tenths of a standard normal."""
 _LOG_FLOOR: Final = 1e-9
 IDENTIFIED: Final = 0.5
 """A parameter whose posterior spread is below this share of its prior's was learnt from the data."""
@@ -89,7 +91,8 @@ class FitResult:
     family, lane : kernel family and software lane
     values : by symbol, in the order of ``correlation``
     correlation : of the log parameters; pinned ones correlate with nothing
-    residual_sd, residual_bias : spread and mean of log(predicted/measured) by regime [-]
+    residual_sd : spread of log(predicted/measured) about 0 by regime (``spread_90``) [-]
+    residual_bias : its mean by regime [-]
     n : rows fitted
     hull : range of every axis of the fitted rows
     notes : what was excluded, approximated, pinned
@@ -262,13 +265,25 @@ def robust_fit(
         lane=lane,
         values=_fitted(params, varied, x, covariance),
         correlation=_correlation(params, varied, covariance),
-        residual_sd={str(name): float(np.std(ratio[names == name])) for name in np.unique(names)},
+        residual_sd={str(name): spread_90(ratio[names == name]) for name in np.unique(names)},
         residual_bias={str(name): float(np.mean(ratio[names == name])) for name in np.unique(names)},
         n=len(measured),
         hull=dict(hull or {}),
         notes=tuple(notes),
         train=errors(np.exp(ratio)),
     )
+
+
+def spread_90(log_ratio: Array) -> float:
+    """Return the standard deviation of the normal about 0 that holds nine tenths of some residuals [-].
+
+    Residuals have longer tails than a normal; their own standard deviation would make 90 % intervals a fifth too
+    wide on most rows (16.6 instead of 14.1 % half width on H100 GEMM, both with 88-90 % of unseen rows inside).
+
+    >>> round(spread_90(np.linspace(-1.0, 1.0, 2001)), 3)
+    0.547
+    """
+    return float(np.quantile(np.abs(log_ratio), 0.9)) / _AT_90
 
 
 def errors(ratio: Array) -> dict[str, float]:
