@@ -167,7 +167,8 @@ class VllmV1(Scheduler):
                 position += 1
                 continue
             while not allocator.append(request, request.num_computed_tokens + count):
-                victim = max(running, key=_expendability) if self.by_priority else running[-1]
+                # Who arrives at one instant arrives in order: of true equals vLLM would take turns and never end.
+                victim = max(running, key=PriorityQueue.rank) if self.by_priority else running[-1]
                 batch.preempted.append(victim)
                 budget += batch.tokens.pop(victim, 0)
                 if running.index(victim) < position:
@@ -230,8 +231,3 @@ class VllmV1(Scheduler):
             batch.admitted.append(request)
             batch.tokens[request] = count
             budget -= count
-
-
-def _expendability(request: Request) -> tuple[int, int]:
-    """Rank victims; of equals vLLM preempts the one admitted first."""
-    return request.priority, request.arrival_ns

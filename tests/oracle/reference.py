@@ -1,24 +1,26 @@
-"""The rules of vLLM V1's scheduler written a second time, as plainly as they can be, to hold the product against.
+"""The rules of vLLM V1's scheduler written a second time, as plainly as they can be.
 
-Nothing is shared with ``sim/``: every block is an object, every token has its content, every step looks at every
-request. The rules are those of the scheduler of vLLM 0.32 with one full-attention KV group:
+Nothing is shared with ``sim/``: every block is an object, every token has its content, every step looks at
+every request. The rules are those of vLLM 0.32 with one full-attention KV group:
 
 S1  Running requests first, in queue order, until the token budget is used.
-S2  Who gets no blocks preempts: ``fcfs`` the last of the running ones; ``priority`` the first of those with the largest
+S2  Who gets no blocks preempts: ``fcfs`` the last of the running ones; ``priority`` the one with the largest
     (priority, arrival), whose tokens go back to the budget. A victim starts over; if it is the request itself,
-    the pass ends.
+    the pass ends. (Of true equals vLLM takes the one admitted first, and may go round in circles; its clock is
+    too fine for equals. Here arrivals at one instant come in order.)
 S3  Waiting requests only if nobody was preempted, in order, up to the first that does not fit.
-S4  At an admission the longest run of cached full blocks counts as computed, but never the last known token.
-S5  A full block is findable once the step that fills it is composed. Blocks come back last first; those that cannot be
-    found again to the front of the free queue, the others to its back; allocation takes from the front.
+S4  At an admission the longest run of cached full blocks counts as computed, never the last known token.
+S5  A full block is findable once the step that fills it is composed. Blocks come back last first; those that
+    cannot be found to the front of the free queue, the others to its back; one takes from the front.
 S6  A request emits a token when all its known tokens are computed.
 A1  Asynchronously, up to two batches are composed and not applied; composing and applying take no time.
 A2  An empty batch takes no time (synchronously: the base cost).
-A3  A token that is sampled but not applied is ``pending``; it counts as known when tokens are wished for.
-A4  Whose last token is pending is passed over, if ``max_tokens`` tells; with a stop token it is computed again (A5).
-A6  Outputs are applied in scheduling order; of a finished request they are dropped, of a preempted one they are late.
+A3  A token sampled but not applied is ``pending``; it counts as known when tokens are wished for.
+A4  Whose last token is pending is passed over, if ``max_tokens`` tells; with a stop token it is computed once
+    more (A5).
+A6  Outputs are applied in scheduling order; a finished request's are dropped, a preempted one's come late.
 A7  Preemption forgets what is computed and pending, and frees all blocks, at once.
-A8  Only blocks of known tokens are findable: up to what is known when composing, further when an output is applied.
+A8  Only blocks of known tokens are findable: what is known when composing, more when outputs are applied.
 A9  Admission counts known tokens only.
 """
 
@@ -117,14 +119,10 @@ class Reference:
         self.pool = Pool(self.config["num_gpu_blocks"] - 1)
         self.all = [Sequence(row, rank, self.size) for rank, row in enumerate(case["requests"])]
         self.coming = deque(sorted(self.all, key=lambda sequence: (sequence.arrival, sequence.rank)))
-        self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
+        self.running, self.waiting = list[Sequence](), list[Sequence]()
         self.queue: deque[Batch] = deque()
         self.now = self.device_free = self.preemptions = 0
         self.steps: list[Json] = []
-        self.refilled_last_block = False
-
-    # -- the loop (A1) ------------------------------------------------------------------------------------------
 
     def run(self) -> tuple[list[Json], Json]:
         while True:
@@ -134,6 +132,7 @@ class Reference:
                 self.now = max(self.now, self.coming[0].arrival)
             arrived = self._poll()
             if self.running or self.waiting:
+                assert len(self.steps) < 50_000, "the rules go round in circles"
                 batch = self._compose(arrived)
                 self.queue.append(batch)
                 if len(self.queue) < self.depth:
@@ -159,39 +158,30 @@ class Reference:
         if self.config["policy"] == "priority":
             self.waiting.sort(key=lambda sequence: (sequence.priority, sequence.arrival, sequence.rank))
 
-    # -- composing ----------------------------------------------------------------------------------------------
-
     def _compose(self, arrived: list[str]) -> Batch:
         self.budget = self.config["max_num_batched_tokens"]
-        self.tokens: dict[Sequence, int] = {}
-        self.victims: list[Sequence] = []
-        new: list[Sequence] = []
-        resumed: list[Sequence] = []
-        hits: dict[str, int] = {}
+        self.tokens, self.victims = dict[Sequence, int](), list[Sequence]()
+        admitted: Json = {"new": [], "resumed": [], "hits": {}}
         self._continue_running()
         while not self.victims and self.waiting and self.budget > 0:
             if len(self.running) >= self.config["max_num_seqs"] or not self._admit(self.waiting[0]):
                 break
             sequence = self.waiting.pop(0)
-            (resumed if sequence.started else new).append(sequence)
+            admitted["resumed" if sequence.started else "new"].append(sequence.name)
             sequence.started = True
             self.running.append(sequence)
             if sequence.computed:
-                hits[sequence.name] = sequence.computed
+                admitted["hits"][sequence.name] = sequence.computed
         total = sum(self.tokens.values())
         context = sum(sequence.computed + count for sequence, count in self.tokens.items())
-        spent = (
-            self.cost["base"]
-            + self.cost["per_token"] * total
-            + self.cost["per_1000_context_tokens"] * context // 1000
-        )
+        base, per_token, per_context = self.cost.values()
+        spent = base + per_token * total + per_context * context // 1000
         start = max(self.now, self.device_free)
         self.device_free = end = start + (spent if total or self.depth == 1 else 0)
         step = {
             "step": len(self.steps), "t_compose_us": self.now, "t_us": start, "dt_us": end - start, "arrived": arrived,
             "scheduled": [[s.name, count, s.computed, len(s.blocks)] for s, count in self.tokens.items()],
-            "new": [s.name for s in new], "resumed": [s.name for s in resumed], "hits": hits,
-            "preempted": sorted(s.name for s in self.victims), "running": [s.name for s in self.running],
+            **admitted, "preempted": sorted(s.name for s in self.victims), "running": [s.name for s in self.running],
             "waiting": [s.name for s in self.waiting], "free_after_schedule": len(self.pool.free),
         }  # fmt: skip
         self.steps.append(step)
@@ -231,7 +221,9 @@ class Reference:
 
     def _victim(self) -> Sequence:
         if self.config["policy"] == "priority":
-            return max(self.running, key=lambda sequence: (sequence.priority, sequence.arrival))
+            return max(
+                self.running, key=lambda sequence: (sequence.priority, sequence.arrival, sequence.rank)
+            )
         return self.running[-1]
 
     def _preempt(self, victim: Sequence) -> None:
@@ -285,20 +277,14 @@ class Reference:
             return False
         for block in found:
             self.pool.share(block)
-        if sequence.started and sequence.known % self.size == 0:
-            self.refilled_last_block = True
         sequence.blocks, sequence.hashed, sequence.computed = found, len(found), cached
         self._allocate(sequence, cached + count)
         self.tokens[sequence] = count
         self.budget -= count
         return True
 
-    # -- applying (A6) ------------------------------------------------------------------------------------------
-
     def _apply(self, batch: Batch) -> None:
-        emitted: list[str] = []
-        finished: list[str] = []
-        wasted: list[str] = []
+        emitted, finished, wasted = list[str](), list[str](), list[str]()
         for sequence in batch.tokens:
             if sequence.finished:
                 wasted.append(sequence.name)
