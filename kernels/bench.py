@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
@@ -11,30 +10,13 @@ from .call import Call, relative_error, tolerance
 from .cost import cost_of
 from .devices import facts
 from .registry import make
+from .results import Measured
 from .shape import KernelShape
 from .source import Pool
-from .timer import COLD, MOST_SETS, Timing, time_calls
+from .timer import COLD, MOST_SETS, time_calls
 
 _LEAST_POOL = 16 << 20
 _MEMORY_SHARE = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A kernel's time, and how far its output is from the reference.
-
-    Attributes
-    ----------
-    timing : None where the check failed
-    error, allowed : relative error and its bound [-]
-    flop, moved_bytes : necessary work of a call [FLOP, B]
-    """
-
-    timing: Timing | None
-    error: float
-    allowed: float
-    flop: float
-    moved_bytes: float
 
 
 class Bench:

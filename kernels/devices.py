@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,32 +10,11 @@ import torch
 from ..hwmodels.device import load_device
 from ..hwmodels.errors import MemboundError, unknown
 from .errors import KernelError
+from .results import DeviceFacts
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNKNOWN_CPU_CACHE = 32 << 20
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
-    """What a device says of itself.
-
-    Attributes
-    ----------
-    id : ``cpu``, the catalogue's id where it knows the card, else the card's name in lower case
-    name : as the driver or the system prints it
-    kind : ``cpu`` or ``cuda``
-    units : compute units; on the CPU the threads used
-    cache_bytes : last-level cache [B]
-    memory_bytes : memory in all [B]
-    """
-
-    id: str
-    name: str
-    kind: str
-    units: int
-    cache_bytes: int
-    memory_bytes: int
 
 
 def available() -> list[str]:
@@ -70,6 +48,7 @@ def facts(device: torch.device) -> DeviceFacts:
         units=card.multi_processor_count,
         cache_bytes=int(getattr(card, "L2_cache_size", 0)) or _UNKNOWN_CPU_CACHE,
         memory_bytes=int(card.total_memory),
+        devices=torch.cuda.device_count(),
     )
 
 

@@ -13,12 +13,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 
 import torch
 
 from .call import Call
+from .results import Timing
 
 COLD = 4.0
 """Input sets rotate through so many times the last-level cache [-]."""
@@ -30,25 +30,6 @@ _LEAST_SECONDS = {"cpu": 100e-6, "cuda": 200e-6}
 """A repeat calls the kernel so often that the clock's own cost disappears [s]."""
 _WARM_SECONDS = {"cpu": 2e-3, "cuda": 30e-3}
 _MOST_INNER = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One kernel's time.
-
-    Attributes
-    ----------
-    seconds : median over the repeats [s]
-    spread : half the distance of the quartiles over the median [-]
-    repeats, inner : repeats, and calls in each
-    clock : ``cuda_graph``, ``cuda_events``, ``thread`` or ``wall``
-    """
-
-    seconds: float
-    spread: float
-    repeats: int
-    inner: int
-    clock: str
 
 
 def time_calls(calls: Sequence[Call], device: torch.device, budget_s: float = 0.1) -> Timing:
