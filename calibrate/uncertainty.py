@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..hwmodels.device import DeviceProfile
 from ..hwmodels.lanes import Lane
-from ..hwmodels.spreads import BEYOND_PER_LOG, REGIMES, Spread
+from ..hwmodels.spreads import REGIMES, Spread, beyond_per_log
 from ..hwmodels.uncertainty import (
     STATED_AS,
     added_spread,
@@ -102,9 +102,6 @@ def of_fit(
     >>> bool(np.all((low <= 3.0 * x * 1.001) & (3.0 * x <= high * 1.001)))
     True
     """
-    residual = {
-        name: math.hypot(sd, fit.residual_bias.get(name, 0.0)) for name, sd in fit.residual_sd.items()
-    }
     lane = Lane(
         family=fit.family,
         lane=fit.lane,
@@ -114,7 +111,7 @@ def of_fit(
         source="",
         device="",
         correlation=fit.correlation,
-        residual=residual,
+        residual=fit.residual_sd,
         hull=fit.hull,
     )
     return _predictive(lane, model, "measured", Spread(), regimes, axes)
@@ -151,7 +148,7 @@ def _predictive(
     }
     residual = _residual(lane, level, held_up, regimes, len(time))
     distance = hull_distance(lane.hull, axes or {}, len(time))
-    residual = residual * (1.0 + BEYOND_PER_LOG * distance)
+    residual = residual * (1.0 + beyond_per_log(lane.family) * distance)
     variance = _parameter_variance(lane, model, len(time)) + residual**2
     for regime in REGIMES:
         variance = variance + (held_up[regime] * added.of(regime)) ** 2
