@@ -40,12 +40,13 @@ _WIDEST_LOG: Final = 1.0
 """A parameter whose standard error is its own size or more is drawn within a factor of e."""
 
 STATED_AS: Final[Mapping[Regime, tuple[str, ...]]] = {
-    "memory": ("memory", "bandwidth", "m<=64"),
-    "compute": ("compute", "64<m<=1024", "m>1024"),
-    "latency": ("latency", "m<=64"),
+    "memory": ("memory", "bandwidth", "switch", "long", "m<=64 large"),
+    "compute": ("compute", "long", "64<m<=1024 large", "m>1024 medium", "m>1024 large"),
+    "latency": ("latency", "switch", "short", "medium", "m<=64 small", "m<=64 medium"),
     "link": ("link",),
 }
-"""Names under which fits state the residual of a regime: GEMM by tokens, attention by what rules."""
+"""Names under which fits state the residual of a regime: attention by what rules (``switch``: between fixed times
+and bandwidth), GEMM by rows and size of the weights, of which a serving step has the large."""
 
 _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     **dict.fromkeys(
