@@ -91,6 +91,11 @@ def linear_precision(model: ModelSpec, quantization: QuantizationLike) -> Precis
     plain = plain_precision(model)
     fmt = stored_format(model.quantization, model.dtype, quantization.weights)
     if fmt.plain:
+        if quantization.activations.lower() not in {*_PLAIN, "fp32", "float32"}:
+            raise CapacityError(
+                f"quantization.activations {quantization.activations!r} needs weights of at most 8 bits; those of "
+                f"{model.id} are {fmt.name}: set quantization.weights too (fp8, int8, nvfp4)"
+            )
         return plain
     compute = _activation_dtype(model, quantization, fmt)
     width = fmt.bits / 8.0 + (fmt.scale_bytes / (fmt.group * fmt.rows) if fmt.group else 0.0)

@@ -31,6 +31,8 @@ _PARSERS: dict[str, Callable[[object], float]] = {
     "link.bandwidth": parse_rate_bytes,
     "pcie": parse_rate_bytes,
 }
+#: below these [B/s, FLOP/s] steps would last for years
+_LEAST = {"hbm_bandwidth": 1e6, "peak_flops": 1e9, "link.bandwidth": 1e3}
 #: attribute names of DeviceProfile, which people write instead of the datasheet's
 _SPELLINGS = {
     "hbm_bytes": "hbm_capacity",
@@ -91,9 +93,13 @@ def _flatten(base: Datasheet, changes: Mapping[str, object], device: str) -> dic
 def _changed(name: str, old: float, value: object) -> float:
     parser = _PARSERS[name if name in _PARSERS else name.partition(".")[0]]
     new = old * parse_factor(value) if is_factor(value) else parser(value)
+    new = round(new) if isinstance(old, int) else float(new)
     if new <= 0:
         raise CatalogError(f"device override {name}: {value!r} must be above 0")
-    return round(new) if isinstance(old, int) else float(new)
+    least = _LEAST.get(name if name in _PARSERS else name.partition(".")[0], 0.0)
+    if new < least:
+        raise CatalogError(f"device override {name}: {value!r} is {new:.3g}; allowed: at least {least:g}")
+    return new
 
 
 def _with(datasheet: Datasheet, name: str, value: object) -> Datasheet:

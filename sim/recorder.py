@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..hwmodels.account import STEP_CAUSES
 from .attribution import RequestAttribution
-from .histogram import LogHistogram
+from .histogram import LogHistogram, exact_dot
 from .record import LIMITERS
 
 if TYPE_CHECKING:
@@ -417,11 +417,12 @@ class Recorder:
 
         used = column("used_blocks") + grown - released[:, 0]
         self.peak_blocks = max(self.peak_blocks, int(used.max()))
-        self.used_block_ns += int((used * durations).sum())
-        self.held_block_ns += int(((column("held_blocks") + grown - released[:, 1]) * durations).sum())
-        self.live_token_ns += int(
-            ((column("live_tokens") + within * column("growing") - released[:, 2]) * durations).sum()
-        )
+        held = column("held_blocks") + grown - released[:, 1]
+        live = column("live_tokens") + within * column("growing") - released[:, 2]
+        total_ns = int(durations.sum())
+        self.used_block_ns += exact_dot(used, durations, int(used.max()) * total_ns)
+        self.held_block_ns += exact_dot(held, durations, int(held.max()) * total_ns)
+        self.live_token_ns += exact_dot(live, durations, int(live.max()) * total_ns)
         if self.keep_steps:
             self._used = used
             self._running = column("running") - released[:, 3]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
 from ..hwmodels.pool import KVPool, PoolSettings
+from ..hwmodels.routing import routing_of
 from ..hwmodels.stepmodel import StepModel
 from .accounting import StepAccountant
 from .clock import Clock
@@ -26,9 +27,11 @@ from .source import Source
 if TYPE_CHECKING:
     from ..hwmodels.device import DeviceProfile
     from ..hwmodels.lanes import Lane
+    from ..hwmodels.routing import Routing
     from ..hwmodels.steptypes import StepDevice
     from .scenario.schema import Scenario
     from .scheduler.base import Scheduler
+    from .workload.spec import ExpertRouting
     from .workload.workload import Workload
 
 
@@ -97,8 +100,15 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
         scenario.parallelism,
         scenario.quantization,
         sampling=workload.sampling if workload else "greedy",
+        routing=_routing(workload.expert_routing) if workload else None,
         attention=scenario.kernels.attention,
     )
+
+
+def _routing(asked: ExpertRouting) -> Routing:
+    """Return how tokens choose experts, as the scenario names it."""
+    exponent = {"s": asked.s, "a": asked.alpha}
+    return routing_of(asked.kind, **{name: value for name, value in exponent.items() if value is not None})
 
 
 def make_allocator(resolved: ResolvedScenario, pool: KVPool) -> KVAllocator:
@@ -192,6 +202,8 @@ def run_engine(
     engine.deliver, engine.next_arrival_ns = source.deliver, source.next_arrival_ns
     with _no_cycles():
         env.run()
+    if ended != total:
+        raise RuntimeError(f"{total - ended} of {total} requests were never served")
     recorder.close_books()
 
 

@@ -7,7 +7,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from .clock import call_at
+from .fields import WorkloadError
 from .request import Request
+from .workload.workload import LATEST_NS
 
 if TYPE_CHECKING:
     import simpy
@@ -43,6 +45,7 @@ class Source:
         self.closed_loop = closed_loop
         self.submitted = 0
         self._due: list[tuple[int, int, Request]] = []
+        self._waking_ns: int | None = None
         for _ in range(1 if closed_loop is None else closed_loop.concurrency):
             self._draw()
         self._await()
@@ -75,15 +78,25 @@ class Source:
             return False
         if ended_ns is not None and self.closed_loop is not None:
             request.arrival_ns = self.closed_loop.next_arrival_ns(request.index, ended_ns)
+            if request.arrival_ns > LATEST_NS:
+                raise WorkloadError(
+                    f"workload.arrivals: request {request.index} would arrive {request.arrival_ns / 1e9:.3g} s after "
+                    "the first; allowed: up to 146 years (is think_time_s meant?)"
+                )
         heappush(self._due, (request.arrival_ns, request.index, request))
         return True
 
     def _await(self) -> None:
-        """Wake up when the next request is due."""
-        if self._due:
-            call_at(self.env, max(self._due[0][0], self.env.now), self._on_due)
+        """Wake up when the next request is due, unless a call that early is on its way."""
+        if not self._due:
+            return
+        due = max(self._due[0][0], self.env.now)
+        if self._waking_ns is None or due < self._waking_ns:
+            self._waking_ns = due
+            call_at(self.env, due, self._on_due)
 
     def _on_due(self, _event: simpy.Event) -> None:
+        if self._waking_ns is not None and self._waking_ns <= self.env.now:
+            self._waking_ns = None
         self.deliver(self.env.now)
-        if self.closed_loop is None:
-            self._await()
+        self._await()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, Field, model_validator
 
 from ...hwmodels.errors import unknown
@@ -276,7 +276,7 @@ class Price(Section):
     usd_per_gpu_hour : null takes the device's list price with its date [USD/h]
     """
 
-    usd_per_gpu_hour: Annotated[float, Ge(0)] | None = None
+    usd_per_gpu_hour: Annotated[float, Ge(0), Le(1e6)] | None = None
 
 
 class Simulation(Section):

@@ -14,7 +14,7 @@ from .arrivals.closed_loop import ClosedLoop
 from .spec import WorkloadSpec
 from .trace.formats import Wanted
 from .trace.read import read_trace
-from .workload import ClosedLoopLoad, LoadReport, Workload
+from .workload import LATEST_NS, ClosedLoopLoad, LoadReport, Workload
 
 
 def build_workload(
@@ -48,6 +48,11 @@ def build_workload(
     times = process.times_s(seed, len(load)) if load is not None else _drawn_times(spec, process, seed)
     if not len(times):
         raise WorkloadError(f"workload: no request arrives within duration_s = {spec.duration_s:g}")
+    if not times[-1] * 1e9 <= LATEST_NS:
+        raise WorkloadError(
+            f"workload.arrivals: request {len(times) - 1} would arrive {times[-1]:.3g} s after the first; allowed: up "
+            "to 146 years"
+        )
     arrival_ns = np.rint(times * 1e9).astype(np.int64)
     closed = _closed_loop(process, seed, turnaround_s)
     if load is not None:

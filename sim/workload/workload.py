@@ -14,6 +14,8 @@ from ..request import Request
 from .prefix import PrefixIds
 
 Ints = NDArray[np.int64]
+LATEST_NS = 1 << 62
+"""Latest arrival there may be: 146 years, half of what 64 bits hold [ns]."""
 _CHUNK = 1024  # requests turned into objects at once
 
 

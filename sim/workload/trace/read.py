@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....hwmodels.errors import unknown
 from ...fields import WorkloadError
 from ..prefix import PrefixIds
-from ..workload import LoadReport, Workload
+from ..workload import LATEST_NS, LoadReport, Workload
 from .columns import RawTrace
 from .files import layout_of
 from .formats import UNITS, Wanted
@@ -21,7 +21,6 @@ from .records import read_parquet, read_records
 from .table import read_table
 
 _LONGEST = 2**31 - 1  # longest prompt or answer that is believed [tokens]; as a block it covers any prompt
-_LATEST_NS = 2.0**62  # 146 years
 _FINE_STATUS = ("", "200", "complete", "completed", "ok", "success", "successful")
 
 
@@ -59,7 +58,13 @@ def read_trace(
     if arrivals.out_of_order or (limit is not None and limit < rows):
         order = np.argsort(arrivals.ns, kind="stable") if arrivals.out_of_order else np.arange(rows)
         raw, arrival_ns = raw.only(order[:limit]), arrivals.ns[order[:limit]]
-    arrival_ns = np.rint(arrival_ns * time_scale).astype(np.int64) if time_scale != 1.0 else arrival_ns
+    if time_scale != 1.0:
+        if not (span_s := int(arrival_ns.max()) * time_scale / 1e9) <= LATEST_NS / 1e9:
+            raise WorkloadError(
+                f"{wanted.path}: time_scale {time_scale:g} stretches its arrivals over {span_s:.3g} s; allowed: up to "
+                "146 years"
+            )
+        arrival_ns = np.rint(arrival_ns * time_scale).astype(np.int64)
     classes, codes = _slo_classes(raw, slo_classes)
     report = LoadReport(
         source=wanted.path,
@@ -174,7 +179,7 @@ def _arrivals(raw: RawTrace) -> _Arrivals:
     since = cast("NDArray[np.float64]", given) - cast("NDArray[np.float64]", given).min()
     with np.errstate(over="ignore"):
         scaled = since * UNITS.get(unit, 1.0)
-    if scaled.max() > _LATEST_NS:
+    if scaled.max() > LATEST_NS:
         row = int(np.argmax(scaled))
         raise raw.error(
             row, "arrival", f"{scaled[row] / 1e9:.3g} s after the first; allowed: up to 146 years"
