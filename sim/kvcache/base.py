@@ -56,6 +56,10 @@ class KVAllocator(Protocol):
         """Tell whether ``tokens`` could ever be held, with the pool to itself."""
         ...
 
+    def blocks_of(self, tokens: int) -> int:
+        """Count the blocks that a sequence of so many tokens takes in all [blocks]."""
+        ...
+
     def tracks_content_of(self, request: Request) -> bool:
         """Tell whether blocks that ``request`` fills while decoding may be shared, so must be noted."""
         ...

@@ -108,7 +108,10 @@ class PagedAllocator:
         )
 
     def fits(self, tokens: int) -> bool:
-        return -(-tokens // self.block_size) + self._bounded(tokens) <= self.num_blocks
+        return self.blocks_of(tokens) <= self.num_blocks
+
+    def blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.block_size) + self._bounded(tokens)
 
     def _bounded(self, tokens: int) -> int:
         return 0 if self.bounded_blocks is None else self.bounded_blocks(tokens)

@@ -51,7 +51,7 @@ class Static(Scheduler):
                 batch.limiter = "max_num_seqs"
                 break
             request = view.waiting.peek()
-            reserved += -(-(request.input_tokens + request.output_tokens) // allocator.block_size)
+            reserved += allocator.blocks_of(request.input_tokens + request.output_tokens)
             if reserved > allocator.num_blocks or not allocator.admit(request, request.input_tokens, 0):
                 batch.limiter = "kv_blocks"
                 break

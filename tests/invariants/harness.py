@@ -62,7 +62,10 @@ class LinearCost:
 
 @dataclass(frozen=True)
 class Case:
-    """One engine and its load; ``requests`` are keyword arguments of ``Request`` in order of arrival."""
+    """One engine and its load; ``requests`` are keyword arguments of ``Request`` in order of arrival.
+
+    ``bounded_blocks`` is the most that a sequence takes in layers with a window.
+    """
 
     requests: tuple[dict[str, Any], ...]
     cost: tuple[int, ...] = (1000,)
@@ -70,11 +73,16 @@ class Case:
     allocator: str = "paged"
     num_blocks: int = 64
     block_size: int = 4
+    bounded_blocks: int = 0
     prefix_caching: bool = True
     max_model_len: int = 128
     async_scheduling: bool = False
     needs_contexts: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def bounded(self, tokens: int) -> int:
+        """Blocks that a sequence of so many tokens takes in layers with a window."""
+        return min(self.bounded_blocks, -(-tokens // self.block_size))
 
 
 def make_scheduler(case: Case) -> Scheduler:
@@ -85,7 +93,7 @@ def make_scheduler(case: Case) -> Scheduler:
 
 def make_allocator(case: Case) -> KVAllocator:
     return find_policy("kvcache", case.allocator, "kv_cache.allocator").of(
-        PoolShape(case.num_blocks, case.block_size),
+        PoolShape(case.num_blocks, case.block_size, case.bounded if case.bounded_blocks else None),
         max_model_len=case.max_model_len,
         enable_prefix_caching=case.prefix_caching,
     )

@@ -72,6 +72,7 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
         allocator=allocator,
         num_blocks=draw(st.integers(100, 420)) // block_size,
         block_size=block_size,
+        bounded_blocks=draw(st.sampled_from((0, 0, 1, 40 // block_size))),
         prefix_caching=caching,
         max_model_len=100,
         async_scheduling=find_policy("scheduler", scheduler, "").supports_async and draw(st.booleans()),

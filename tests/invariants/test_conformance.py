@@ -66,9 +66,12 @@ class Auditor:
         tokens = sum(request.num_computed_tokens for request in holders)
         assert engine.live_tokens == tokens <= allocator.held_blocks * allocator.block_size
         # Blocks may be shared, never lost: each that is in use is held by somebody.
-        assert used <= allocator.held_blocks
+        held = allocator.held_blocks
+        if self.case.allocator == "paged":
+            held += sum(self.case.bounded(request.num_tokens_needed) for request in holders)
+        assert used <= held
         if not self.case.prefix_caching:
-            assert used == allocator.held_blocks
+            assert used == held
         assert len(set(engine.running)) == len(engine.running)
         assert all(request.status is Status.RUNNING for request in engine.running)
         assert not (set(engine.waiting) & set(engine.running))
