@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .lanevariants import attention_lane, nearest_lane
 from .lowering import AttentionShape, ModelPlan
 from .steptypes import StepDevice, StepEngine
 from .timing.decode_attention import (
@@ -138,8 +139,9 @@ def _grouped_query(
     device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
 ) -> AttentionKind:
     gemm = device.lane("gemm", engine.lane)
-    params = DecodeParams.from_lane(device.lane("decode_attention", engine.lane))
-    prefill = PrefillParams.from_lane(device.lane("prefill_attention", engine.lane), gemm)
+    made_for = attention_lane(engine.lane, shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width)
+    params = DecodeParams.from_lane(nearest_lane(device, "decode_attention", made_for))
+    prefill = PrefillParams.from_lane(nearest_lane(device, "prefill_attention", made_for), gemm)
     heads = (shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width, shape.v_head_dim)
     # Approximation: a chunk of prompt under chunked attention is timed as under a window of the chunk's size.
     at_prefill = prefill_shape(*heads, window=shape.window, dtype=shape.dtype)

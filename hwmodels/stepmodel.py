@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .attentiontimes import AttentionKind, attention_kinds
 from .errors import MemboundError, unknown
-from .lowering import ModelPlan, Parallelism, ParallelismLike, lower_model
+from .lowering import Parallelism, ParallelismLike, lower_model
 from .precision import Quantization, QuantizationLike
 from .routing import Routing, Zipf
 from .spec import ModelSpec
@@ -77,8 +77,6 @@ class StepModel:
         self.model = model
         self.chip = chip_of(device)
         self.plan = lower_model(model, parallelism or Parallelism(), quantization or Quantization())
-        if self.chip.roofline3:
-            _refuse_untimed(model, self.plan)
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(
             device, engine, self.chip, self.plan, naive=attention == "naive"
         )
@@ -262,7 +260,7 @@ class StepModel:
         terms = kind.terms(batch, blocks)
         fixed = (self._base(batch) + kind.count * (terms.t0 + terms.extra)) * NANO
         return (
-            terms.offset,
+            float(terms.offset),
             np.array(terms.q),
             np.array(terms.constant),
             np.array(1.0 / terms.q),
@@ -353,19 +351,3 @@ class StepModel:
         if found is None or len(found) < steps:
             found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
         return found[:steps]
-
-
-def _refuse_untimed(model: ModelSpec, plan: ModelPlan) -> None:
-    """Refuse what the three-term roofline of a TPU has no parameters for."""
-    kinds = {
-        "mixture-of-experts layers": any(layer.moe is not None for layer in plan.layers),
-        "latent attention": any(
-            layer.attention is not None and layer.attention.kind == "mla" for layer in plan.layers
-        ),
-    }
-    missing = [name for name, there in kinds.items() if there]
-    if missing:
-        raise MemboundError(
-            f"{model.id}: {' and '.join(missing)} on a TPU (form roofline3) is not built yet; allowed: dense models, "
-            "or a GPU"
-        )

@@ -1,0 +1,64 @@
+"""Which attention lane a layer takes: kernels differ by head size, by sharing of KV heads and by KV dtype.
+
+A lane without a suffix holds for grouped queries, heads of 128 and a 16-bit cache. ``vllm_d64`` is the same software
+with heads of 64, ``vllm_mha`` one KV head a query head, ``vllm_kv8`` a cache of one byte an element; suffixes add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
+
+from .timing.form import LaneLike
+
+USUAL_HEAD_DIM = 128
+
+
+def attention_lane(software: str, n_heads: int, n_kv_heads: int, head_dim: int, kv_width: float = 2.0) -> str:
+    """Return the lane made for a layer, whether or not a device has it.
+
+    >>> attention_lane("vllm", 32, 8, 128), attention_lane("vllm", 32, 32, 64, 1.0)
+    ('vllm', 'vllm_kv8_d64_mha')
+    """
+    suffix = "_kv8" if kv_width < 2.0 else ""
+    suffix += f"_d{head_dim}" if head_dim != USUAL_HEAD_DIM else ""
+    return f"{software}{suffix}" + ("_mha" if n_heads == n_kv_heads else "")
+
+
+def lane_choices(name: str) -> Iterator[str]:
+    """Yield lanes that can stand in for one, nearest first: suffixes go from the last to the first.
+
+    >>> list(lane_choices("vllm_kv8_d64_mha"))
+    ['vllm_kv8_d64_mha', 'vllm_kv8_d64', 'vllm_kv8', 'vllm']
+    """
+    while True:
+        yield name
+        name, cut, _ = name.rpartition("_")
+        if not cut:
+            return
+
+
+L = TypeVar("L", bound=LaneLike, covariant=True)
+
+
+class HasLanes(Protocol[L]):
+    """A device, as far as its lanes go."""
+
+    def lane(self, family: str, lane: str = ...) -> L:
+        """Return a lane, or the nearest to it; ``lane`` of what comes back says which."""
+        ...
+
+
+def nearest_lane(device: HasLanes[L], family: str, name: str) -> L:
+    """Return the lane of a device that is made for ``name``, or else the one that stands in for it.
+
+    Raises
+    ------
+    CatalogError : the device has no lane of that family
+    """
+    found = device.lane(family, name)
+    for choice in lane_choices(name):
+        found = device.lane(family, choice)
+        if getattr(found, "lane", choice) == choice:
+            return found
+    return found
