@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .attentiontimes import AttentionKind, attention_kinds
 from .errors import MemboundError, unknown
-from .lowering import Parallelism, ParallelismLike, lower_model
+from .lowering import ModelPlan, Parallelism, ParallelismLike, lower_model
 from .precision import Quantization, QuantizationLike
 from .routing import Routing, Zipf
 from .spec import ModelSpec
@@ -77,6 +77,8 @@ class StepModel:
         self.model = model
         self.chip = chip_of(device)
         self.plan = lower_model(model, parallelism or Parallelism(), quantization or Quantization())
+        if self.chip.roofline3:
+            _refuse_untimed(model, self.plan)
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(
             device, engine, self.chip, self.plan, naive=attention == "naive"
         )
@@ -351,3 +353,19 @@ class StepModel:
         if found is None or len(found) < steps:
             found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
         return found[:steps]
+
+
+def _refuse_untimed(model: ModelSpec, plan: ModelPlan) -> None:
+    """Refuse what the three-term roofline of a TPU has no parameters for."""
+    kinds = {
+        "mixture-of-experts layers": any(layer.moe is not None for layer in plan.layers),
+        "latent attention": any(
+            layer.attention is not None and layer.attention.kind == "mla" for layer in plan.layers
+        ),
+    }
+    missing = [name for name, there in kinds.items() if there]
+    if missing:
+        raise MemboundError(
+            f"{model.id}: {' and '.join(missing)} on a TPU (form roofline3) is not built yet; allowed: dense models, "
+            "or a GPU"
+        )
