@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .hwmodels.model import ModelSpec, list_models, load_model
     from .hwmodels.sizing import SizeReport
     from .hwmodels.stepmodel import StepModel
+    from .sim.draws import simulate_draws
     from .sim.result import SimulationResult
     from .sim.run import simulate
     from .sim.scenario import Scenario, load_scenario, resolve
@@ -49,6 +50,7 @@ __all__ = [
     "load_scenario",
     "resolve",
     "simulate",
+    "simulate_draws",
     "size",
 ]
 
@@ -70,6 +72,7 @@ _HOME = {
     "load_scenario": "sim.scenario",
     "resolve": "sim.scenario",
     "simulate": "sim.run",
+    "simulate_draws": "sim.draws",
     "size": "sim.sizing",
 }
 
