@@ -28,7 +28,8 @@ HELD_OUT: Final = 0.2
 """Share of the points that are never fitted: they give the reported error and the width of intervals."""
 REPEATED: Final = 0.1
 """Share of the points that are timed again later, to see drift."""
-_CANDIDATES = 400
+_CANDIDATES = 4
+"""Random shapes to choose from, per shape that is chosen."""
 _SPREAD = 3.0
 """A point may cost so many times the average of its lane."""
 _CALLS = {"cpu": 14.0, "cuda": 16.0}
@@ -260,7 +261,7 @@ def _lane_points(
         point = Point(shape.key, shape, role, point_seconds(machine, shape))
         placed.append((at, point))
         if i in again:
-            later = at + (1.0 - at) * rng.uniform(0.3, 1.0)
+            later = at + (1.0 - at) * rng.uniform(0.1, 0.6)
             placed.append((later, replace(point, id=f"{point.id}#2", role="repeat")))
     return placed
 
@@ -282,7 +283,7 @@ def _choose(
         if seconds <= left and len(chosen) < most // 2:
             chosen.append((shape, True))
             left -= seconds
-    drawn = (space.draw(machine, lane, rng) for _ in range(_CANDIDATES))
+    drawn = (space.draw(machine, lane, rng) for _ in range(_CANDIDATES * most))
     others = {shape: seconds for shape, seconds in affordable(drawn).items() if shape not in costs}
     candidates = list(others)
     if not candidates:

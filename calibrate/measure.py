@@ -129,7 +129,7 @@ def measure(
     Parameters
     ----------
     device : ``cpu`` (one thread), ``cuda`` or ``cuda:1``
-    budget_s : time for all of it, over all calls on the same folder [s]
+    budget_s : time for the timings, over all calls on the same folder; making a plan takes seconds more [s]
     out : folder of the run; made if it is not there, gone on with if it holds one
     seed : of the shapes that are chosen
     say : takes a line of progress now and then; default: standard error
@@ -235,7 +235,12 @@ class _Run:
     """One pass over what a plan still wants."""
 
     def __init__(
-        self, backend: Backend, plan: Plan, budget_s: float, folder: Path, say: Callable[[str], None]
+        self,
+        backend: Backend,
+        plan: Plan,
+        budget_s: float,
+        folder: Path,
+        say: Callable[[str], None],
     ) -> None:
         self.backend, self.plan, self.budget_s, self.folder, self.say = backend, plan, budget_s, folder, say
         self.facts = backend.facts()

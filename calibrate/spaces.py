@@ -68,15 +68,16 @@ def _gemm_always(machine: Machine, lane: Lane) -> list[KernelShape]:
         sizes += [(8192, 8192, 8192), (32, 128, 16384), (64, 256, 28672)]
         sizes += [(m, *_MODEL_MATRICES[(i + j) % 6]) for i, m in enumerate(_MODEL_TOKENS) for j in (0, 3)]
     else:
-        sizes += [(512, 512, 512), (16, 128, 8192), (256, 1024, 384), (1, 4096, 1024)]
+        sizes = [(least, 256, 512), *sizes[2:], (512, 512, 512), (16, 256, 8192), (1, 4096, 1024)]
     return [_gemm_shape(lane, *size) for size in sizes]
 
 
 def _gemm_draw(machine: Machine, lane: Lane, rng: Rng) -> KernelShape:
-    most_m, most_n = (8192, 32768) if machine.kind == "cuda" else (4096, 8192)
+    """Draw m, n and k; on a CPU k from 512, the narrowest that models have: below, the cost of each output shows."""
+    most_m, least, most = (8192, 128, 32768) if machine.kind == "cuda" else (4096, 512, 8192)
     m = log_uniform(rng, 32 if lane[2] == "int8" else 1, most_m)
     k_step = 128 if lane[2] == "int4_wo" else 16
-    return _gemm_shape(lane, m, log_uniform(rng, 64, most_n, 16), log_uniform(rng, 128, most_n, k_step))
+    return _gemm_shape(lane, m, log_uniform(rng, least // 2, most, 16), log_uniform(rng, least, most, k_step))
 
 
 def _gemm_place(shape: KernelShape) -> tuple[float, ...]:
@@ -109,8 +110,8 @@ def _decode_always(machine: Machine, lane: Lane) -> list[KernelShape]:
 
 def _decode_draw(machine: Machine, lane: Lane, rng: Rng) -> KernelShape:
     heads = _heads(machine)[rng.integers(len(_heads(machine)))]
-    most_batch, most_keys = (256, 65536) if machine.kind == "cuda" else (32, 8192)
-    return _decode_shape(lane, heads, log_uniform(rng, 1, most_batch), log_uniform(rng, 32, most_keys))
+    most_batch, least, most = (256, 32, 65536) if machine.kind == "cuda" else (32, 96, 8192)
+    return _decode_shape(lane, heads, log_uniform(rng, 1, most_batch), log_uniform(rng, least, most))
 
 
 def _decode_place(shape: KernelShape) -> tuple[float, ...]:
@@ -132,7 +133,7 @@ def _prefill_shape(lane: Lane, heads: Heads, batch: int, new: int, cached: int) 
 
 def _prefill_always(machine: Machine, lane: Lane) -> list[KernelShape]:
     heads = _heads(machine)[0]
-    lengths = (16, 128, 1024, 8192) if machine.kind == "cuda" else (16, 128, 512)
+    lengths = (16, 128, 1024, 8192) if machine.kind == "cuda" else (64, 128, 512)
     cached = 4096 if machine.kind == "cuda" else 512
     return [_prefill_shape(lane, heads, 1, n, 0) for n in lengths] + [
         _prefill_shape(lane, heads, 1, 128, cached)
@@ -141,11 +142,11 @@ def _prefill_always(machine: Machine, lane: Lane) -> list[KernelShape]:
 
 def _prefill_draw(machine: Machine, lane: Lane, rng: Rng) -> KernelShape:
     heads = _heads(machine)[rng.integers(len(_heads(machine)))]
-    most = 16384 if machine.kind == "cuda" else 1024
+    most_batch, least, most = (8, 16, 16384) if machine.kind == "cuda" else (4, 64, 1024)
     if lane[1] == "torch_naive":
         most //= 4
     cached = log_uniform(rng, 64, most) if rng.random() < 0.3 else 0
-    return _prefill_shape(lane, heads, log_uniform(rng, 1, 8), log_uniform(rng, 16, most), cached)
+    return _prefill_shape(lane, heads, log_uniform(rng, 1, most_batch), log_uniform(rng, least, most), cached)
 
 
 def _prefill_place(shape: KernelShape) -> tuple[float, ...]:

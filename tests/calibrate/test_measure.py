@@ -1,0 +1,279 @@
+"""What measuring promises: nothing twice, nothing lost, nothing fitted that was held out; and it works on this CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from membound.calibrate import measure as measuring
+from membound.calibrate.errors import CalibrationError
+from membound.calibrate.machine import Lane, machine_of
+from membound.calibrate.measure import drift, measure, read_run
+from membound.calibrate.runfolder import POINTS, TABLE, append, mend, read_records
+from membound.calibrate.table import read_table
+from membound.hwmodels.errors import MemboundError
+from membound.kernels.cost import cost_of
+from membound.kernels.errors import KernelError
+from membound.kernels.results import DeviceFacts, Measured, Timing
+from membound.kernels.shape import KernelShape
+
+MACHINE = machine_of("cpu")
+
+
+class Stage:
+    """A device that answers at once, with the times of a rate and a bandwidth."""
+
+    def __init__(
+        self, device: str = "cpu", refuse: str = "", wrong: str = "", stop_after: float = math.inf
+    ) -> None:
+        self.device, self.refuse, self.wrong, self.left = device, refuse, wrong, stop_after
+        self.asked: list[KernelShape] = []
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts(self.device, "a stage", "cpu", 1, 32 << 20, 16 << 30)
+
+    def lanes(self) -> tuple[list[Lane], dict[str, str]]:
+        return list(MACHINE.lanes), {"gemm/torch_scaled_mm/fp8": "no fp8 on a stage"}
+
+    def environment(self) -> dict[str, object]:
+        return {"packages": {"torch": "2.13.0"}, "threads": 1}
+
+    def state(self) -> dict[str, float]:
+        return {"power_w": 250.0}
+
+    def close(self) -> None:
+        return
+
+    def measure(self, shape: KernelShape, budget_s: float) -> Measured:
+        self.asked.append(shape)
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        if shape.op == self.refuse:
+            raise RuntimeError("out of memory\nand more lines")
+        cost = cost_of(shape)
+        seconds = MACHINE.rough_seconds(shape.op, shape.dtype, cost)
+        timing = None if shape.op == self.wrong else Timing(seconds, 0.01, 10, 1, "thread")
+        return Measured(timing, 0.5 if timing is None else 1e-3, 1e-2, cost.flop, cost.hbm_bytes)
+
+    def measure_together(self, shapes: Sequence[KernelShape], budget_s: float) -> list[Measured]:
+        return [self.measure(shape, budget_s) for shape in shapes]
+
+
+def quiet(line: str) -> None:
+    return
+
+
+def run(folder: Path, stage: Stage, budget_s: float = 20.0, say=quiet):
+    return measure("cpu", budget_s, folder, say=say, backend=stage)
+
+
+def test_every_point_of_the_plan_is_timed_once_and_written_in_the_long_schema(tmp_path: Path):
+    summary = run(tmp_path, Stage())
+    assert summary.timed == summary.planned == summary.new
+    found = read_run(tmp_path)
+    assert len(found.fit) + len(found.held_out) + len(found.repeats) == summary.timed
+    table = read_table(tmp_path / TABLE)
+    assert len(table) == summary.timed
+    assert set(table["gpu"]) == {"cpu"}
+    assert set(table["framework"]) == {"torch"}
+    gemm = table.only(op="gemm", kernel_source="torch_mm", dtype="bfloat16")
+    m, n, k = gemm.numbers("m", "n", "k")
+    assert (2e6 * m * n * k / 1e10 < gemm.latency_us).all()
+    assert (table.only(op="rmsnorm")["bytes"] > 0).all()
+    assert (table["power_w"] == 250.0).all()
+    assert found.environment["packages"] == {"torch": "2.13.0"}
+
+
+def test_held_out_points_are_in_no_fit(tmp_path: Path):
+    run(tmp_path, Stage())
+    found = read_run(tmp_path)
+    roles = {record["id"].partition("#")[0]: record["role"] for record in found.records if "id" in record}
+    assert sum(role == "held_out" for role in roles.values()) == len(found.held_out)
+
+    def shapes(table) -> set[tuple]:
+        names = (
+            "op",
+            "kernel_source",
+            "dtype",
+            "m",
+            "n",
+            "k",
+            "batch",
+            "q_len",
+            "kv_len",
+            "n_heads",
+            "n_kv_heads",
+        )
+        more = ("head_dim", "bytes", "num_tokens", "hidden", "inter", "n_experts")
+        return set(zip(*(table[name].tolist() for name in (*names, *more)), strict=True))
+
+    assert not shapes(found.held_out) & shapes(found.fit)
+    assert shapes(found.repeats) <= shapes(found.fit)
+
+
+def test_an_interrupted_run_goes_on_and_times_nothing_twice(tmp_path: Path):
+    first = Stage(stop_after=40)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, first)
+    kept = read_records(tmp_path)
+    second = Stage()
+    summary = run(tmp_path, second)
+    records = read_records(tmp_path)
+    assert records[: len(kept)] == kept
+    ids = [record["id"] for record in records if "id" in record]
+    assert len(ids) == len(set(ids)) == summary.planned
+    assert summary.new == summary.planned - sum("id" in record for record in kept)
+    third = run(tmp_path, Stage())
+    assert (third.new, third.timed) == (0, summary.timed)
+
+
+def test_a_line_cut_by_a_kill_is_dropped_and_its_point_timed_again(tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Stage(stop_after=20))
+    with (tmp_path / POINTS).open("ab") as file:
+        file.write(b'{"id": "gemm/torch_mm/bfloat16/m=1", "latency_')
+    before = read_records(tmp_path)
+    mend(tmp_path)
+    append(tmp_path, {"id": "x"})
+    assert read_records(tmp_path) == [*before, {"id": "x"}]
+    assert run(tmp_path, Stage()).timed == len(read_run(tmp_path).fit) + sum(
+        len(part) for part in (read_run(tmp_path).held_out, read_run(tmp_path).repeats)
+    )
+
+
+def test_what_a_device_refuses_or_gets_wrong_is_told_and_never_in_the_table(tmp_path: Path):
+    summary = run(tmp_path, Stage(refuse="moe", wrong="swiglu"))
+    table = read_table(tmp_path / TABLE)
+    assert not {"moe", "swiglu"} & set(table["op"])
+    assert set(summary.refused.values()) == {"out of memory"}
+    assert set(summary.wrong.values()) == {"swiglu/torch_swiglu/bfloat16 is off by more than 0.01"}
+    text = summary.describe()
+    assert "refused: " in text
+    assert "wrong output, not timed: " in text
+    assert "skipped gemm/torch_scaled_mm/fp8: no fp8 on a stage" in text
+    assert run(tmp_path, Stage(refuse="moe", wrong="swiglu")).new == 0
+
+
+def test_a_spent_budget_ends_the_run_and_more_budget_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock = {"now": 0.0}
+    stage = Stage()
+    timed = stage.measure
+
+    def slow(shape: KernelShape, budget_s: float) -> Measured:
+        clock["now"] += 0.5
+        return timed(shape, budget_s)
+
+    stage.measure = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock["now"])
+    summary = run(tmp_path, stage, budget_s=20.0)
+    assert 0 < summary.timed < summary.planned
+    assert summary.seconds <= 21.0
+    assert run(tmp_path, stage, budget_s=1000.0).timed == summary.planned
+
+
+def test_progress_says_how_much_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measuring, "_SAY_EVERY_S", 0.0)
+    said: list[str] = []
+    summary = run(tmp_path, Stage(), say=said.append)
+    assert len(said) == summary.planned
+    assert said[0].startswith(f"1 of {summary.planned} timings, ")
+    assert "about" in said[0]
+    assert "left" in said[0]
+
+
+def test_repeats_show_drift(tmp_path: Path):
+    run(tmp_path, Stage())
+    records = [dict(record) for record in read_records(tmp_path)]
+    assert drift(records) == pytest.approx(0.0)
+    for record in records:
+        if record.get("role") == "repeat":
+            record["latency_us"] *= 0.8
+    assert drift(records) == pytest.approx(0.25)
+    assert math.isnan(drift([]))
+
+
+def test_a_folder_of_another_device_and_a_folder_of_no_run_are_refused_in_one_line(tmp_path: Path):
+    run(tmp_path, Stage())
+    with pytest.raises(CalibrationError, match="holds a run on cpu, not on l40s; give another folder"):
+        run(tmp_path, Stage("l40s"))
+    with pytest.raises(CalibrationError, match=f"is no measuring run: it has no {POINTS}"):
+        read_run(tmp_path / "nowhere")
+    with pytest.raises(CalibrationError, match="budget is 0 s; it must be more than 0"):
+        measure("cpu", 0, tmp_path, backend=Stage())
+
+
+def test_without_torch_the_message_names_the_command_that_installs_it(tmp_path: Path):
+    script = (
+        "import sys, importlib.util as u\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+        "sys.modules['torch'] = None\n"
+        "from membound.calibrate.measure import measure\n"
+        "from membound.hwmodels.errors import MemboundError\n"
+        "try: measure('cpu', 1.0, sys.argv[1])\n"
+        "except MemboundError as error: print(error)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert "pip install 'membound[calibrate]'" in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_does_not_exist_is_refused_in_one_line(tmp_path: Path):
+    pytest.importorskip("torch", reason="asks torch which devices there are")
+    for device in ("cuda:97", "cqu", "h100_sxm"):
+        with pytest.raises(
+            KernelError, match=rf"unknown device '{device}' in this machine; .*allowed: .*cpu"
+        ) as caught:
+            measure(device, 1.0, tmp_path / "out")
+        assert isinstance(caught.value, MemboundError)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_cpu_is_timed_for_real_killed_and_gone_on_with(tmp_path: Path):
+    pytest.importorskip("torch", reason="times real kernels")
+    out = tmp_path / "run"
+    script = "import sys; from membound.calibrate.measure import measure; measure('cpu', 6.0, sys.argv[1])"
+    command = [sys.executable, "-c", script, str(out)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(600):
+        if child.poll() is not None or sum("id" in record for record in read_records(out)) >= 3:
+            break
+        time.sleep(0.1)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    kept = read_records(out)
+    assert sum("id" in record for record in kept) >= 3
+    summary = measure("cpu", 6.0, out, say=quiet)
+    records = read_records(out)
+    ids = [record["id"] for record in records if "id" in record]
+    assert records[: len(kept)] == kept
+    assert len(ids) == len(set(ids))
+    assert not summary.wrong
+    assert not summary.refused
+    run = read_run(out)
+    assert (run.fit.latency_us > 0.0).all()
+    environment = json.loads((out / "environment.json").read_text())
+    assert environment["threads"] == 1
+    assert environment["device"]["kind"] == "cpu"
+    assert "torch" in environment["packages"]
+    assert {record["clock"] for record in records if "clock" in record} == {"thread"}
+
+
+def test_the_machine_of_a_run_takes_its_rates_from_the_device(tmp_path: Path):
+    run(tmp_path, Stage())
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    rates = plan["machine"]["flop_rate"]
+    assert rates["gemm"] == pytest.approx(MACHINE.flop_rate["gemm"], rel=0.5)
+    assert replace(MACHINE, id="x").as_dict()["id"] == "x"
