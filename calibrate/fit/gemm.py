@@ -60,15 +60,11 @@ def predict_gemm_us(
 
 
 def gemm_regimes(table: KernelTable) -> NDArray[Any]:
-    """Return the regime of each row, by rows of the input and elements of the weights: ``m<=64 large``.
-
-    Few rows through large weights, what a decode step is made of, stray least (spread at most 8 %, where small
-    weights stray by up to 28 % on L40S), so they do not share a width with the rest.
-    """
-    m, n, k = table.numbers("m", "n", "k")
-    rows = np.array(["m<=64", "64<m<=1024", "m>1024"])[np.digitize(m, (64.5, 1024.5))]
-    weights = np.array([" small", " medium", " large"])[np.digitize(n * k, (3e6, 3e7))]
-    return np.char.add(rows, weights)
+    """Return the regime of each row: by tokens, and by the size of the weights (a step of a model has the large)."""
+    m, weights = table["m"], 2.0 * table["n"] * table["k"]
+    rows = np.where(m <= 64, "m<=64", np.where(m <= 1024, "64<m<=1024", "m>1024"))
+    size = np.where(weights < 2e6, " small", np.where(weights < 16e6, " medium", " large"))
+    return np.char.add(rows, size)
 
 
 def fit_gemm_least_squares(
