@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .form import MICRO, Array, Chip, KernelTime, LaneLike, soft_waves
 
@@ -38,6 +39,7 @@ class GemmParams:
     cs : share of the split's partial sums that reach HBM [-]
     wq : weight of wave quantisation [-]
     l2f, l2b : share of L2 that holds warm operands, and its rate over HBM's [-]; only for warm tables
+    by_m : the library picks its tile by m alone and never splits k (CUTLASS's fp8 kernels on Hopper)
     """
 
     t0: float
@@ -53,6 +55,7 @@ class GemmParams:
     wq: float = 0.1
     l2f: float = 0.0
     l2b: float = 1.0
+    by_m: bool = False
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> GemmParams:
@@ -72,6 +75,7 @@ class GemmParams:
             wq=p.get("wq", 0.1),
             l2f=p.get("l2f", 0.0),
             l2b=p.get("l2b", 1.0),
+            by_m=p.get("by_m", 0.0) > 0.5,
         )
 
 
@@ -134,7 +138,7 @@ def gemm_time(
     power_sum = 1.0 + (np.minimum(t_compute, t_memory) / longer) ** params.q
     body = longer * power_sum ** (1.0 / params.q)
     split = np.where(_S > 1, params.ts, 0.0)
-    allowed = (_S == 1) | (k / _S >= _MIN_K_PER_SPLIT)
+    allowed = _by_m(m) if params.by_m else (_S == 1) | (k / _S >= _MIN_K_PER_SPLIT)
     best = np.argmin(np.where(allowed, body + split, np.inf), axis=-1)[..., None]
 
     def chosen(a: Array) -> Array:
@@ -154,6 +158,12 @@ def gemm_time(
         hbm_demand=chosen(t_memory),
         compute_demand=busy * np.minimum(chosen(w), 1.0),
     )
+
+
+def _by_m(m: Array) -> NDArray[np.bool_]:
+    """Return the one tile allowed at m rows: 64 x 64, from 65 on 64 x 128, from 129 on 128 x 128."""
+    rows, columns = np.where(m <= 128, 64.0, 128.0), np.where(m <= 64, 64.0, 128.0)
+    return (rows == _U) & (columns == _V) & (_S == 1)
 
 
 def _terms(
