@@ -436,15 +436,16 @@ class Recorder:
         def column(values: Any) -> Int64Array:
             return np.repeat(np.fromiter(values, np.int64, len(rows)), steps)
 
-        growing = column(row.growing for row in rows)
+        n_decode = column(row.n_decode for row in rows)
         self.step_tables.append(
             {
                 "start_ns": ends - durations,
                 "duration_ns": durations.copy(),
-                "n_decode": column(row.n_decode for row in rows),
+                "n_decode": n_decode,
                 "n_prefill": column(len(row.prefill) for row in rows),
                 "prefill_tokens": column(sum(new for new, _ in row.prefill) for row in rows),
-                "context_tokens": column(row.context_sum for row in rows) + within * growing,
+                # Padding computed along in a batch that is held grows like the rest.
+                "context_tokens": column(row.context_sum for row in rows) + within * n_decode,
                 "running": self._running,
                 "used_blocks": self._used,
                 "limiter": column(row.limiter for row in rows),

@@ -124,7 +124,7 @@ def run(
             deliver(env.now)
 
     allocator = make_allocator(case)
-    recorder = Recorder(block_size=allocator.block_size)
+    recorder = Recorder(block_size=allocator.block_size, keep_steps=True)
     engine = Engine(
         env, make_scheduler(case), allocator,
         LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
@@ -159,6 +159,7 @@ def recorded(recorder: Recorder, engine: Engine) -> dict[str, Any]:
         else [],
         "itl_by_position": (sums.tolist(), counts.tolist()),
         "steps": recorder.steps,
+        "step_columns": {name: column.tolist() for name, column in (recorder.step_columns() or {}).items()},
         "empty_batches": recorder.empty_batches,
         "wasted_tokens": recorder.wasted_tokens,
         "late_tokens": recorder.late_tokens,

@@ -37,7 +37,7 @@ class Shared:
 
 def start(case: Case, env: simpy.Environment, device: SharedDevice) -> Shared:
     allocator = make_allocator(case)
-    recorder = Recorder(block_size=allocator.block_size)
+    recorder = Recorder(block_size=allocator.block_size, keep_steps=True)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
     position = 0
 
