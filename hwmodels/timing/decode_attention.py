@@ -47,6 +47,7 @@ class DecodeParams:
     x : further passes over queries and outputs (MLA) [-]
     key_block : keys per step of the inner loop [tokens]
     split : whether the kernel splits the KV of a sequence over thread blocks (a lane fact)
+    qr : sharpness of the maximum in the 3-parameter form; 1 is a sum (CPU) [-]
     """
 
     t0: float
@@ -66,6 +67,7 @@ class DecodeParams:
     x: float = 0.0
     key_block: int = 128
     split: bool = True
+    qr: float = 16.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> DecodeParams:
@@ -74,21 +76,22 @@ class DecodeParams:
         return cls(
             t0=p["t0_us"] * MICRO,
             eb=p["eb"],
-            q=p["q"],
-            occ=p["occ"],
-            wq=p["wq"],
-            oe=p["oe"],
-            gp=p["gp"],
+            q=p.get("q", 16.0),
+            occ=p.get("occ", 1.0),
+            wq=p.get("wq", 0.0),
+            oe=p.get("oe", 0.0),
+            gp=p.get("gp", 1.0),
             ec=p["ec"],
-            tb=p["tb_us"] * MICRO,
-            ts=p["ts_us"] * MICRO,
-            tcta=p["tcta_us"] * MICRO,
-            cr=p["cr"],
+            tb=p.get("tb_us", 0.0) * MICRO,
+            ts=p.get("ts_us", 0.0) * MICRO,
+            tcta=p.get("tcta_us", 0.0) * MICRO,
+            cr=p.get("cr", 0.0),
             l2f=p.get("l2f", 0.0),
             l2b=p.get("l2b", 1.0),
             x=p.get("x", 0.0),
             key_block=64 if "hm" in p else 128,
             split=p.get("split", 1.0) > 0.5,
+            qr=p.get("qr", 16.0),
         )
 
 
@@ -321,14 +324,14 @@ def decode_terms(
 
 
 def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: Value) -> DecodeTerms:
-    """Return the terms of ``t0 + max(FLOP/(ec C), bytes/(eb B))``.
+    """Return the terms of ``t0 + pn(FLOP/(ec C), bytes/(eb B); qr)``.
 
-    Approximation: the hard maximum is a smooth one with q = 16 (at most 4.4 % above it, where both are
-    equal), so that the same arithmetic serves every device.
+    Approximation: without a ``qr`` of its own, the hard maximum is a smooth one with q = 16 (at most 4.4 % above
+    it, where both are equal), so that the same arithmetic serves every device.
     """
     memory = 1.0 / (p.eb * chip.bandwidth)
     terms = _terms(
-        16.0,
+        p.qr,
         memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=batch * shape.io_bytes_per_sequence * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)),

@@ -7,12 +7,13 @@ run to keep the memory busy. Everything fitted is dimensionless or a time.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .form import MICRO, Array, Chip, KernelTime, LaneLike, soft_waves
+from .form import MICRO, Array, Chip, KernelTime, LaneLike, pn, power_shares, soft_waves
 
 _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
 _SPLITS = (1, 2, 4, 8, 16)
@@ -40,6 +41,7 @@ class GemmParams:
     wq : weight of wave quantisation [-]
     l2f, l2b : share of L2 that holds warm operands, and its rate over HBM's [-]; only for warm tables
     by_m : the library picks its tile by m alone and never splits k (CUTLASS's fp8 kernels on Hopper)
+    qr : sharpness of the maximum in the 3-parameter form; infinity is a hard one, 1 a sum (CPU) [-]
     """
 
     t0: float
@@ -56,6 +58,7 @@ class GemmParams:
     l2f: float = 0.0
     l2b: float = 1.0
     by_m: bool = False
+    qr: float = math.inf
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> GemmParams:
@@ -76,6 +79,7 @@ class GemmParams:
             l2f=p.get("l2f", 0.0),
             l2b=p.get("l2b", 1.0),
             by_m=p.get("by_m", 0.0) > 0.5,
+            qr=p.get("qr", math.inf),
         )
 
 
@@ -193,15 +197,19 @@ def _roofline3(
     weights: Array | float,
     plain: Array | float,
 ) -> KernelTime:
-    """Return the 3-parameter time ``t0 + max(FLOP/(ec C), bytes/(eb B))``; a hard maximum has one cause."""
+    """Return the 3-parameter time ``t0 + pn(FLOP/(ec C), bytes/(eb B); qr)``; a hard maximum has one cause."""
     t_compute = np.asarray(flop, dtype=np.float64) / (p.ec * rate)
-    t_memory = (weights + plain) / (p.eb * bandwidth)
-    bound = t_compute > t_memory
+    t_memory = np.asarray(weights + plain) / (p.eb * bandwidth)
     of_weights = weights / (weights + plain)
+    if math.isinf(p.qr):
+        busy, in_compute = np.maximum(t_compute, t_memory), np.where(t_compute > t_memory, 1.0, 0.0)
+    else:
+        busy = np.asarray(pn(t_compute, t_memory, p.qr))
+        in_compute = np.asarray(power_shares(p.qr, t_compute, t_memory)[0])
     return KernelTime(
-        hbm_weights=np.where(bound, 0.0, t_memory * of_weights),
-        hbm_activations=np.where(bound, 0.0, t_memory * (1.0 - of_weights)),
-        compute=np.where(bound, t_compute, 0.0),
+        hbm_weights=busy * (1.0 - in_compute) * of_weights,
+        hbm_activations=busy * (1.0 - in_compute) * (1.0 - of_weights),
+        compute=busy * in_compute,
         latency=np.full(np.shape(t_compute), p.t0),
         hbm_demand=t_memory,
         compute_demand=t_compute,
