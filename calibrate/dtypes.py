@@ -24,6 +24,7 @@ PRECISION: Final = {
     ),
     "nvfp4": Precision("nvfp4", 0.5625, 0.5625, 2.0, "fp4", quantises_inputs=True),
     "int8": Precision("int8", 1.0, 1.0, 2.0, "int8", quantises_inputs=True),
+    "sq": Precision("int8", 1.0, 1.0, 2.0, "int8", quantises_inputs=True),
     "int8_wo": Precision("w8a16", 1.0, 2.0, 2.0, "bf16"),
     "int4_wo": Precision("w4a16", 0.5 + 2.0 / 128, 2.0, 2.0, "bf16"),
 }

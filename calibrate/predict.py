@@ -24,6 +24,9 @@ from .fit.allreduce import predict_allreduce_us
 from .fit.base import Array
 from .fit.decode_attention import decode_regimes, predict_decode_us, seen_keys
 from .fit.gemm import gemm_regimes, predict_gemm_us
+from .fit.linear import predict_linear_us
+from .fit.mla import mla_regimes, predict_mla_decode_us, predict_mla_prefill_us
+from .fit.moe import EXPERTS, expert_rows, moe_regimes
 from .fit.prefill_attention import predict_prefill_us, prefill_regimes
 from .table import Column, KernelTable
 
@@ -175,7 +178,47 @@ def allreduce_lanes(table: KernelTable, software: Column) -> Column:
     )
 
 
+def expert_family(table: KernelTable) -> Column:
+    """Return ``moe`` for 16-bit experts, ``moe_<precision>`` for the others."""
+    names = {dtype: f"moe_{held.name}" if held.name else "moe" for dtype, held in EXPERTS.items()}
+    return np.array([names.get(dtype, f"moe_{dtype}") for dtype in table["dtype"]], dtype=object)
+
+
+def expert_lanes(table: KernelTable, software: Column) -> Column:
+    """Return the expert lane of each row: ``vllm_ep`` where the experts are dealt out over ranks."""
+    dealt = (table["ep"] > 1).tolist()
+    return np.array(
+        [f"{name}_ep" if ep else name for name, ep in zip(software, dealt, strict=True)], dtype=object
+    )
+
+
+def latent_lanes(table: KernelTable, software: Column) -> Column:
+    """Return the latent-attention lane of each row: ``trtllm_kv8`` for a cache of one byte an element."""
+    narrow = (kv_width(table) < 2.0).tolist()
+    return np.array(
+        [f"{name}_kv8" if n else name for name, n in zip(software, narrow, strict=True)], dtype=object
+    )
+
+
+def _experts(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
+    found, chip = np.zeros(len(table)), chip_of(device)
+    for dtype in dict.fromkeys(table["dtype"].tolist()):
+        rows = np.flatnonzero(table["dtype"] == dtype)
+        found[rows] = expert_rows(table.take(rows)).predict_us(chip, lane.params, warm=_is_warm(lane))
+    return found
+
+
+def _latent_decode(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
+    return predict_mla_decode_us(chip_of(device), lane.params, table, warm=_is_warm(lane))
+
+
+def _latent_prefill(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
+    return predict_mla_prefill_us(chip_of(device), lane.params, table, device.lane("gemm").params["eb"])
+
+
 def _gemm(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
+    if lane.family != "gemm":
+        return predict_linear_us(chip_of(device), lane.params, table, warm=_is_warm(lane))
     return predict_gemm_us(chip_of(device), lane.params, table, warm=_is_warm(lane))
 
 
@@ -226,6 +269,27 @@ OPERATIONS: Final[dict[str, Operation]] = {
         _prefill,
         lambda table, chip: prefill_regimes(table),
         _axes(batch="batch", context="q_len", heads="n_heads"),
+    ),
+    "moe": Operation(
+        expert_family,
+        expert_lanes,
+        _experts,
+        lambda table, chip: moe_regimes(table),
+        _axes(tokens="num_tokens", hidden="hidden", experts="n_experts", top_k="topk", tp="tp", ep="ep"),
+    ),
+    "mla_decode": Operation(
+        _always("mla_decode"),
+        latent_lanes,
+        _latent_decode,
+        lambda table, chip: mla_regimes(table),
+        _axes(batch="batch", context="kv_len", heads="n_heads"),
+    ),
+    "mla_prefill": Operation(
+        _always("mla_prefill"),
+        latent_lanes,
+        _latent_prefill,
+        lambda table, chip: mla_regimes(table),
+        _axes(batch="batch", context="kv_len", heads="n_heads"),
     ),
     "allreduce": Operation(
         _always("allreduce"), allreduce_lanes, _allreduce, _all, _axes(bytes="bytes", group="world_size")

@@ -25,7 +25,6 @@ from .gemm import Values, gemm_regimes
 ROWS: Final = 2000
 EAGER_FLOOR_US: Final = 30.0
 """A one-row linear that takes longer than this beside another lane's was timed with its host, not on its own."""
-_SQ: Final = {"sq": "int8"}
 
 
 def linear_table_precision(dtype: str) -> Precision:
@@ -35,12 +34,9 @@ def linear_table_precision(dtype: str) -> Precision:
     ------
     CalibrationError : a dtype without one (16 bit ones are a GEMM)
     """
-    name = _SQ.get(dtype, dtype)
-    if name not in PRECISION:
-        raise CalibrationError(
-            f"unknown dtype of a linear {dtype!r}; allowed: {', '.join([*PRECISION, *_SQ])}"
-        )
-    return PRECISION[name]
+    if dtype not in PRECISION:
+        raise CalibrationError(f"unknown dtype of a linear {dtype!r}; allowed: {', '.join(PRECISION)}")
+    return PRECISION[dtype]
 
 
 def eager_floors(table: KernelTable, least_us: float = EAGER_FLOOR_US) -> dict[str, float]:

@@ -27,13 +27,14 @@ from .gemm import Values
 
 ROWS: Final = 1800
 _POWER_LAW: Final = "power_law_"
-_EXPERTS: Final[Mapping[str, Precision]] = {
+EXPERTS: Final[Mapping[str, Precision]] = {
     **PRECISION,
     "bfloat16": Precision("", 2.0, 2.0, 2.0, "bf16"),
     "w4a16_mxfp4": Precision("w4a16", 0.53, 2.0, 2.0, "bf16"),
     "w4a8_mxfp4_mxfp8": Precision("w4a8", 0.53, 1.03, 2.0, "fp8", quantises_inputs=True),
 }
-UNGATED: Final = ((2048, 5120), (2688, 1856))
+"""From a table's dtype to how experts of it are held and multiplied."""
+UNGATED: Final = ((1024, 2688), (2048, 5120), (2688, 1856), (8192, 5120))
 """Hidden and intermediate widths of the tables' models whose experts have one input matrix (Nemotron)."""
 
 
@@ -44,9 +45,9 @@ def expert_precision(dtype: str) -> Precision:
     ------
     CalibrationError : a dtype without one
     """
-    if dtype not in _EXPERTS:
-        raise CalibrationError(f"unknown dtype of experts {dtype!r}; allowed: {', '.join(_EXPERTS)}")
-    return _EXPERTS[dtype]
+    if dtype not in EXPERTS:
+        raise CalibrationError(f"unknown dtype of experts {dtype!r}; allowed: {', '.join(EXPERTS)}")
+    return EXPERTS[dtype]
 
 
 def timed_routing(distribution: str) -> Routing:
