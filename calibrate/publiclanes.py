@@ -1,0 +1,288 @@
+"""Lanes of the public kernel tables beyond dense 16-bit kernels: which rows are one kernel, and how it works.
+
+What is not fitted but known of a kernel stands here: whether experts' rows of all ranks are written, whether a
+cache is split, how a library picks its tile. Each lane is fitted with what a fit may see and scored on the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..hwmodels.device import load_device
+from ..hwmodels.steptypes import chip_of
+from ..hwmodels.timing.form import Chip
+from .fit.base import FitResult, errors
+from .fit.linear import fit_linear_least_squares, predict_linear_us
+from .fit.mla import (
+    fit_mla_decode_least_squares,
+    fit_mla_prefill_least_squares,
+    mla_part,
+    predict_mla_decode_us,
+    predict_mla_prefill_us,
+    without_spikes,
+)
+from .fit.moe import common_shapes, expert_rows, fit_moe_least_squares, models_of
+from .screen import screen
+from .splits import part
+from .table import KernelTable, read_table
+
+DEVICES: Final = {
+    "h100_sxm": "h100_sxm", "b200_sxm": "b200_sxm", "a100_sxm": "a100_sxm_80gb", "l40s": "l40s",
+}  # fmt: skip
+"""From a table's GPU to the device whose lanes it gives."""
+SCORED_ROWS: Final = 4000
+FOLD_ROWS: Final = 1200
+FOLD_SCORED: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class PublicLane:
+    """One kernel of one software on one GPU.
+
+    Attributes
+    ----------
+    gpu, framework, op, dtype, kv_dtype : rows of the table; an empty KV dtype takes all
+    family, lane : names in the device file
+    kernel : part of ``kernel_source`` that the rows must have
+    facts : what is known of the kernel: keyword arguments of its fit
+    bars : upper limits by part, as (MAPE, median, p90) in %, None where there is none
+    """
+
+    gpu: str
+    framework: str
+    op: str
+    dtype: str
+    family: str
+    lane: str
+    kernel: str = ""
+    kv_dtype: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    bars: Mapping[str, tuple[float | None, float | None, float | None]] = field(
+        default_factory=dict[str, tuple[float | None, float | None, float | None]]
+    )
+
+    @property
+    def name(self) -> str:
+        """Device, family and lane in one word."""
+        return f"{self.gpu}/{self.family}/{self.lane}"
+
+    @property
+    def chip(self) -> Chip:
+        """The GPU's datasheet symbols."""
+        return chip_of(load_device(DEVICES[self.gpu]))
+
+    def read(self, folder: Path) -> tuple[KernelTable, list[str]]:
+        """Return the lane's rows, screened, and a line for each reason for which some were left out."""
+        equal = {"op": self.op, "framework": self.framework, "dtype": self.dtype}
+        if self.kv_dtype:
+            equal["kv_dtype"] = self.kv_dtype
+        table = read_table(folder / f"kernels_aic_{self.gpu}.parquet", **equal)
+        table = table.where(
+            np.array([self.kernel in source for source in table["kernel_source"]], dtype=bool)
+        )
+        screened = screen(table, load_device(DEVICES[self.gpu]))
+        kept = without_spikes(screened.table) if self.op.startswith("mla") else screened.table
+        spikes = len(screened.table) - len(kept)
+        return kept, screened.lines() + (
+            [f"excluded {spikes} rows: spikes beside their neighbours"] if spikes else []
+        )
+
+    def parts(self, table: KernelTable) -> Mapping[str, KernelTable]:
+        """Return ``train`` and the parts that a fit never sees; expert rows are all train (folds judge them)."""
+        if self.op == "moe":
+            return {"train": table}
+        masks = mla_part(table) if self.op.startswith("mla") else part(table)
+        return {name: table.where(mask) for name, mask in masks.items()}
+
+    def fit(self, train: KernelTable, **options: Any) -> FitResult:
+        """Fit the lane to rows that a fit may see."""
+        chip, facts = self.chip, {**self.facts, **options}
+        if self.op == "moe":
+            return fit_moe_least_squares(train, chip, family=self.family, lane=self.lane, **facts)
+        if self.op == "mla_decode":
+            return fit_mla_decode_least_squares(train, chip, lane=self.lane, **facts)
+        if self.op == "mla_prefill":
+            return fit_mla_prefill_least_squares(train, chip, self.hbm_share, lane=self.lane, **facts)
+        return fit_linear_least_squares(train, chip, family=self.family, lane=self.lane, **facts)
+
+    def predict_us(self, params: Mapping[str, float], table: KernelTable) -> Any:
+        """Return the times of the lane's rows under given parameters [us]."""
+        if self.op == "moe":
+            return expert_rows(table).predict_us(self.chip, params)
+        if self.op == "mla_decode":
+            return predict_mla_decode_us(self.chip, params, table)
+        if self.op == "mla_prefill":
+            return predict_mla_prefill_us(self.chip, params, table, self.hbm_share)
+        return predict_linear_us(self.chip, params, table)
+
+    @property
+    def hbm_share(self) -> float:
+        """Share of HBM bandwidth that prefill takes over from the device's GEMM lane [-]."""
+        return load_device(DEVICES[self.gpu]).lane("gemm").params["eb"]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors of one part of a lane: fractions, and the bars they are held against.
+
+    Attributes
+    ----------
+    part : ``train``, ``unseen``, ``beyond``, ``left-out model`` or one such model
+    n : rows scored
+    errors : ``mape``, ``median_ape``, ``p90_ape``, ``bias``
+    """
+
+    part: str
+    n: int
+    errors: Mapping[str, float]
+
+
+def score(lane: PublicLane, name: str, predicted: Any, table: KernelTable) -> Score:
+    """Compare predicted times with a table's."""
+    return Score(name, len(table), errors(np.asarray(predicted) / table.latency_us))
+
+
+def scores(lane: PublicLane, table: KernelTable, fit: FitResult) -> Iterator[Score]:
+    """Yield the errors of a fit on each part of its lane's rows, on a sample of a large one."""
+    for name, rows in lane.parts(table).items():
+        if len(rows):
+            chosen = rows.sample(SCORED_ROWS, seed=1)
+            yield score(lane, name, lane.predict_us(fit.params, chosen), chosen)
+
+
+def left_out_models(
+    lane: PublicLane, table: KernelTable, rows: int = FOLD_ROWS, scored: int = FOLD_SCORED
+) -> Iterator[Score]:
+    """Yield each model's errors under a fit to all others, then all of them together.
+
+    The last two are ``left-out model`` and ``common shapes`` (at most 16 ranks, cut width at least 256).
+
+    Parameters
+    ----------
+    rows, scored : rows fitted and scored in each fold
+    """
+    models = models_of(table)
+    ratios: list[Any] = []
+    common: list[Any] = []
+    for model in sorted(set(models.tolist())):
+        held = table.where(models == model).sample(scored)
+        fit = lane.fit(table.where(models != model), rows=rows, evaluations=10)
+        predicted = lane.predict_us(fit.params, held)
+        ratios.append(predicted / held.latency_us)
+        common.append(common_shapes(held))
+        yield Score(model, len(held), errors(ratios[-1]))
+    ratio, usual = np.concatenate(ratios), np.concatenate(common)
+    yield Score("left-out model", len(ratio), errors(ratio))
+    yield Score("common shapes", int(usual.sum()), errors(ratio[usual]))
+
+
+_Bar = tuple[float | None, float | None, float | None]
+_TRITON: Final = {"all_rows": True}
+_OWN: Final = {"all_rows": False}
+_MOE_A: Final[_Bar] = (8.5, 5.5, 18.0)
+_MOE_B: Final[_Bar] = (10.5, 7.5, 23.0)
+
+
+def _moe(
+    gpu: str, framework: str, dtype: str, lane: str, bar: _Bar, *, kernel: str = "", triton: bool = False
+) -> PublicLane:
+    name = {"bfloat16": "moe", "int4_wo": "moe_w4a16"}.get(dtype, f"moe_{dtype}")
+    facts, bars = _TRITON if triton else _OWN, {"left-out model": bar}
+    return PublicLane(gpu, framework, "moe", dtype, name, lane, kernel, facts=facts, bars=bars)
+
+
+EXPERT_LANES: Final = (
+    _moe("h100_sxm", "vllm", "bfloat16", "vllm", _MOE_A, kernel="triton", triton=True),
+    _moe("h100_sxm", "trtllm", "bfloat16", "trtllm", (None, 8.0, None), kernel="cutlass"),
+    _moe("h100_sxm", "sglang", "bfloat16", "sglang", (None, 12.0, None), kernel="triton", triton=True),
+    _moe("h100_sxm", "vllm", "fp8_block", "vllm", _MOE_A, kernel="triton", triton=True),
+    _moe("h100_sxm", "vllm", "fp8_block", "vllm_ep", _MOE_A, kernel="flashinfer"),
+    _moe("h100_sxm", "sglang", "fp8_block", "sglang", _MOE_A, kernel="triton", triton=True),
+    _moe("h100_sxm", "trtllm", "fp8_block", "trtllm", _MOE_B, kernel="cutlass"),
+    _moe("h100_sxm", "vllm", "fp8", "vllm", (None, None, None)),
+    _moe("h100_sxm", "trtllm", "fp8", "trtllm", (None, 8.0, None), kernel="cutlass"),
+    _moe("b200_sxm", "vllm", "bfloat16", "vllm", _MOE_B, kernel="trtllm"),
+    _moe("b200_sxm", "sglang", "bfloat16", "sglang", _MOE_B, kernel="flashinfer"),
+    _moe("b200_sxm", "sglang", "bfloat16", "sglang_triton", (None, 12.0, None), kernel="triton", triton=True),
+    _moe("b200_sxm", "vllm", "fp8", "vllm", _MOE_B, kernel="trtllm"),
+    _moe("b200_sxm", "vllm", "fp8_block", "vllm", _MOE_B, kernel="monolithic"),
+    _moe("b200_sxm", "sglang", "fp8_block", "sglang", _MOE_B, kernel="flashinfer"),
+    _moe("b200_sxm", "vllm", "nvfp4", "vllm", _MOE_B, kernel="monolithic"),
+    _moe("b200_sxm", "sglang", "nvfp4", "sglang", _MOE_B),
+    _moe("l40s", "vllm", "bfloat16", "vllm", (12.0, 6.5, 27.0), triton=True),
+    _moe("l40s", "vllm", "fp8_block", "vllm", (12.0, 6.5, 27.0), triton=True),
+    _moe("l40s", "vllm", "fp8", "vllm", (12.0, 6.5, 27.0), triton=True),
+    _moe("a100_sxm", "trtllm", "bfloat16", "trtllm", (10.0, 7.0, 21.0)),
+)
+
+
+def _latent(gpu: str, framework: str, kv: str, *, tile: int = 64, split: bool = True, absorbed: bool = False,
+            decode: tuple[_Bar, float | None] = ((None, None, None), None),
+            prefill: tuple[_Bar, float | None] | None = None) -> Iterator[PublicLane]:  # fmt: skip
+    """Yield the decode lane and, unless ``prefill`` is None, the prefill lane, with bars (unseen, beyond)."""
+    lane = f"{framework}_kv8" if kv == "fp8" else framework
+    yield PublicLane(
+        gpu, framework, "mla_decode", "bfloat16", "mla_decode", lane, kv_dtype=kv,
+        facts={"tile_heads": tile, "split": split},
+        bars={"unseen": decode[0], "beyond": (decode[1], None, None)},
+    )  # fmt: skip
+    if prefill is not None:
+        yield PublicLane(
+            gpu, framework, "mla_prefill", "bfloat16", "mla_prefill", lane, kv_dtype=kv,
+            facts={"absorbed": absorbed}, bars={"unseen": prefill[0], "beyond": (prefill[1], None, None)},
+        )  # fmt: skip
+
+
+_HOPPER: Final[tuple[_Bar, float | None]] = ((7.5, 5.5, 17.0), 14.0)
+_BLACKWELL: Final[tuple[_Bar, float | None]] = ((10.0, 8.0, 22.0), 20.0)
+_PREFILL: Final[tuple[_Bar, float | None]] = ((6.0, 4.5, 14.0), 14.0)
+_PREFILL_SGLANG: Final[tuple[_Bar, float | None]] = ((6.0, 4.5, 14.0), 17.0)
+LATENT_LANES: Final = (
+    *_latent("h100_sxm", "trtllm", "bfloat16", decode=_HOPPER, prefill=_PREFILL),
+    *_latent("h100_sxm", "trtllm", "fp8", decode=_HOPPER, prefill=_PREFILL),
+    *_latent("h100_sxm", "sglang", "bfloat16", absorbed=True, decode=_HOPPER, prefill=_PREFILL),
+    *_latent("h100_sxm", "sglang", "fp8", absorbed=True, decode=_HOPPER, prefill=_PREFILL),
+    *_latent("b200_sxm", "trtllm", "bfloat16", tile=128, decode=_BLACKWELL, prefill=_PREFILL),
+    *_latent("b200_sxm", "trtllm", "fp8", tile=128, decode=_BLACKWELL, prefill=_PREFILL),
+    *_latent("b200_sxm", "sglang", "bfloat16", tile=128, decode=_BLACKWELL, prefill=_PREFILL_SGLANG),
+    *_latent("b200_sxm", "sglang", "fp8", tile=128, decode=_BLACKWELL, prefill=_PREFILL_SGLANG),
+    *_latent("a100_sxm", "trtllm", "bfloat16", split=False, decode=((7.0, None, None), None),
+             prefill=((None, None, None), None)),
+    *_latent("l40s", "trtllm", "bfloat16", split=False, decode=((8.0, None, None), None)),
+)  # fmt: skip
+
+
+def _linear(
+    gpu: str, framework: str, dtype: str, bar: float, *, quantise: bool = True, by_m: bool = False
+) -> PublicLane:
+    family = {"int4_wo": "linear_w4a16", "int8_wo": "linear_w8a16", "sq": "linear_int8"}.get(
+        dtype, f"linear_{dtype}"
+    )
+    facts, bars = {"quantise": quantise, "by_m": by_m}, {"unseen": (bar, None, None)}
+    return PublicLane(gpu, framework, "gemm", dtype, family, framework, facts=facts, bars=bars)
+
+
+LINEAR_LANES: Final = (
+    _linear("h100_sxm", "trtllm", "fp8", 3.5),
+    _linear("h100_sxm", "vllm", "fp8", 8.5, by_m=True),
+    _linear("h100_sxm", "sglang", "fp8", 8.5, by_m=True),
+    _linear("h100_sxm", "sglang", "fp8_block", 11.5),
+    _linear("h100_sxm", "trtllm", "fp8_block", 11.5),
+    _linear("b200_sxm", "vllm", "fp8", 12.0),
+    _linear("b200_sxm", "trtllm", "fp8", 5.0),
+    _linear("b200_sxm", "trtllm", "fp8_block", 6.5),
+    _linear("b200_sxm", "sglang", "fp8_block", 11.5),
+    _linear("b200_sxm", "vllm", "nvfp4", 10.5),
+    _linear("b200_sxm", "sglang", "nvfp4", 10.5),
+    _linear("b200_sxm", "trtllm", "nvfp4", 10.5),
+    _linear("l40s", "vllm", "fp8", 18.0),
+    _linear("a100_sxm", "trtllm", "int4_wo", 17.0, quantise=False),
+    _linear("a100_sxm", "trtllm", "int8_wo", 14.0, quantise=False),
+    _linear("a100_sxm", "trtllm", "sq", 14.0),
+)
+PUBLIC_LANES: Final = (*EXPERT_LANES, *LATENT_LANES, *LINEAR_LANES)
