@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..hwmodels.precision import Precision
-from .fit.base import Array
 from .table import KernelTable
 
 COMPUTE: Final = {
@@ -33,7 +33,7 @@ _WIDTH: Final = {"bfloat16": 2.0, "bf16": 2.0, "float16": 2.0, "fp16": 2.0, "flo
                  "fp8": 1.0, "fp8_e4m3": 1.0, "int8": 1.0, "nvfp4": 0.5625}  # fmt: skip
 
 
-def kv_width(table: KernelTable) -> Array:
+def kv_width(table: KernelTable) -> NDArray[np.float64]:
     """Return the bytes of one cached element of each row; the compute dtype's where no KV dtype is given [B]."""
     widths = np.full(len(table), 2.0)
     for column in ("dtype", "kv_dtype"):

@@ -23,13 +23,17 @@ from .dtypes import PRECISION, kv_width
 from .fit.allreduce import predict_allreduce_us
 from .fit.base import Array
 from .fit.decode_attention import decode_regimes, predict_decode_us, seen_keys
+from .fit.elementwise import predict_elementwise_us
 from .fit.gemm import gemm_regimes, predict_gemm_us
 from .fit.linear import predict_linear_us
 from .fit.mla import mla_regimes, predict_mla_decode_us, predict_mla_prefill_us
 from .fit.moe import EXPERTS, expert_rows, moe_regimes
 from .fit.prefill_attention import predict_prefill_us, prefill_regimes
+from .streams import STREAMS, moved_bytes_of
 from .table import Column, KernelTable
 
+_OWN_LANES: Final = ("naive", "triton_paged")
+"""Parts of a kernel's name that make it a lane of its own."""
 _ROWS_AT_ONCE: Final = 8192
 """A matrix multiplication looks at 30 tiles and splits a row: more rows at once would fill the memory."""
 
@@ -45,7 +49,6 @@ class Operation:
     predict : times of rows that share one family and lane [us]
     regimes : regime of each row, as the fit names them
     axes : place of each row on the axes of the lane's hull
-    warm : whether public tables of it are timed with warm caches
     """
 
     family: Callable[[KernelTable], Column]
@@ -95,6 +98,7 @@ def groups_of(
         part = table.take(rows)
         families, lanes = OPERATIONS[op].family(part), OPERATIONS[op].lane(part, names[rows])
         pairs = list(zip(families.tolist(), lanes.tolist(), strict=True))
+        taken: dict[tuple[str, str], tuple[Lane, list[NDArray[np.int64]]]] = {}
         for family, wanted in dict.fromkeys(pairs):
             chosen = rows[[pair == (family, wanted) for pair in pairs]]
             try:
@@ -102,7 +106,9 @@ def groups_of(
             except CatalogError as error:
                 yield op, len(chosen), str(error)
                 continue
-            yield Group(op, family, lane, chosen)
+            taken.setdefault((family, lane.lane), (lane, []))[1].append(chosen)
+        for (family, _), (lane, parts) in taken.items():
+            yield Group(op, family, lane, np.sort(np.concatenate(parts)))
 
 
 def predict_us(device: DeviceProfile, table: KernelTable, lane: str | None = None) -> Array:
@@ -167,7 +173,13 @@ def attention_lanes(table: KernelTable, software: Column) -> Column:
     columns = (table["n_heads"], table["n_kv_heads"], table["head_dim"], kv_width(table))
     keys = list(zip(software.tolist(), *(column.tolist() for column in columns), strict=True))
     names = {key: attention_lane(*key) for key in dict.fromkeys(keys)}
-    return np.array([names[key] for key in keys], dtype=object)
+    kernel = {
+        source: next((s for s in _OWN_LANES if s in source), "") for source in set(table["kernel_source"])
+    }
+    own = [kernel[source] for source in table["kernel_source"]]
+    return np.array(
+        [names[key] + (f"_{k}" if k else "") for key, k in zip(keys, own, strict=True)], dtype=object
+    )
 
 
 def allreduce_lanes(table: KernelTable, software: Column) -> Column:
@@ -240,6 +252,17 @@ def _is_warm(lane: Lane) -> bool:
     return lane.lane.partition("_")[0] != "torch"
 
 
+def gemm_lanes(table: KernelTable, software: Column) -> Column:
+    """Return the lane of each row by compute dtype: 16 and 32-bit floats other than bfloat16 have their own."""
+    suffix = {"float16": "_fp16", "fp16": "_fp16", "float32": "_fp32", "fp32": "_fp32"}
+    pairs = zip(software, table["dtype"], strict=True)
+    return np.array([f"{name}{suffix.get(dtype, '')}" for name, dtype in pairs], dtype=object)
+
+
+def _streams(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
+    return predict_elementwise_us(chip_of(device), lane.params, moved_bytes_of(table))
+
+
 def _axes(**columns: str) -> Callable[[KernelTable], Mapping[str, Array]]:
     return lambda table: {axis: table[column].astype(np.float64) for axis, column in columns.items()}
 
@@ -251,7 +274,7 @@ def _all(table: KernelTable, chip: Chip) -> NDArray[Any]:
 OPERATIONS: Final[dict[str, Operation]] = {
     "gemm": Operation(
         gemm_family,
-        lambda table, software: software,
+        gemm_lanes,
         _gemm,
         lambda table, chip: gemm_regimes(table),
         _axes(m="m", n="n", k="k"),
@@ -291,6 +314,16 @@ OPERATIONS: Final[dict[str, Operation]] = {
         lambda table, chip: mla_regimes(table),
         _axes(batch="batch", context="kv_len", heads="n_heads"),
     ),
+    **{
+        op: Operation(
+            _always("elementwise"),
+            lambda table, software: software,
+            _streams,
+            _all,
+            lambda table: {"bytes": moved_bytes_of(table)},
+        )
+        for op in STREAMS
+    },
     "allreduce": Operation(
         _always("allreduce"), allreduce_lanes, _allreduce, _all, _axes(bytes="bytes", group="world_size")
     ),

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hwmodels.timing.form import Chip
-from ...hwmodels.timing.gemm import GemmParams, gemm_time
+from ...hwmodels.timing.gemm import GemmParams, GemmWidths, gemm_time
+from ..dtypes import COMPUTE, element_width
 from ..table import KernelTable
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .starts import GEMM, GEMM_SHARED, start
@@ -54,9 +55,24 @@ def gemm_parameters(arch: str, *, large_l2: bool) -> list[Parameter]:
 def predict_gemm_us(
     chip: Chip, params: Mapping[str, float], table: KernelTable, *, warm: bool = True
 ) -> Array:
-    """Return the time of bf16 GEMM rows under given parameters [us]."""
-    m, n, k = table.numbers("m", "n", "k")
-    return np.asarray(gemm_time(chip, GemmParams.from_lane(Values(params)), m, n, k, warm=warm).seconds) * 1e6
+    """Return the time of 16 and 32-bit GEMM rows under given parameters [us]."""
+    lane, out = GemmParams.from_lane(Values(params)), np.empty(len(table))
+    for dtype in set(table["dtype"].tolist()):
+        rows = np.flatnonzero(table["dtype"] == dtype)
+        m, n, k = table.take(rows).numbers("m", "n", "k")
+        width = element_width(dtype)
+        time = gemm_time(
+            chip,
+            lane,
+            m,
+            n,
+            k,
+            dtype=COMPUTE.get(dtype, "bf16"),
+            widths=GemmWidths(width, width, width),
+            warm=warm,
+        )
+        out[rows] = np.asarray(time.seconds) * 1e6
+    return out
 
 
 def gemm_regimes(table: KernelTable) -> NDArray[Any]:

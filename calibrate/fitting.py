@@ -1,0 +1,225 @@
+"""From a table to a calibration run: screen, split, one fit a family and lane.
+
+``FITTERS`` says how the rows of an operation are fitted; whoever adds a family adds an entry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ..hwmodels.device import DeviceProfile
+from ..hwmodels.steptypes import chip_of
+from ..hwmodels.timing.form import Chip
+from .errors import CalibrationError
+from .fit.allreduce import fit_allreduce_least_squares
+from .fit.base import FitResult, Parameter
+from .fit.decode_attention import fit_decode_attention_least_squares
+from .fit.elementwise import fit_elementwise_least_squares
+from .fit.gemm import fit_gemm_least_squares
+from .fit.prefill_attention import fit_prefill_attention_least_squares, prefill_parameters
+from .fit.roofline3 import fit_roofline3_least_squares
+from .predict import OPERATIONS, software_of
+from .run import CalibrationRun
+from .screen import screen
+from .splits import train
+from .streams import moved_bytes_of
+from .table import KernelTable
+
+FEWEST_ROWS: Final = 12
+"""A lane with fewer rows is not fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One lane to fit.
+
+    Attributes
+    ----------
+    device, chip : whose datasheet
+    family, lane : what is fitted
+    rows : rows that the fit may see, screened
+    done : fits made before, by family and lane
+    """
+
+    device: DeviceProfile
+    chip: Chip
+    family: str
+    lane: str
+    rows: KernelTable
+    done: Mapping[tuple[str, str], FitResult]
+
+    @property
+    def software(self) -> str:
+        """Software of the lane, without its suffixes."""
+        return self.lane.partition("_")[0]
+
+    @property
+    def warm(self) -> bool:
+        """Whether the rows were timed back to back: all but our own, which rotates its buffers."""
+        return self.software != "torch"
+
+
+Fitter = Callable[[Job], FitResult]
+UNPACKED: Final = "trtllm"
+"""Prefill kernels with this in their name do not pack the queries of a group into one tile."""
+
+
+def _gemm(job: Job) -> FitResult:
+    if job.chip.roofline3:
+        return fit_roofline3_least_squares("gemm", job.rows, job.chip, lane=job.lane)
+    return fit_gemm_least_squares(job.rows, job.chip, job.device.arch, lane=job.lane, warm=job.warm)
+
+
+def _decode(job: Job) -> FitResult:
+    rows, notes = _one_kernel(job.rows)
+    if job.chip.roofline3:
+        return fit_roofline3_least_squares("decode_attention", rows, job.chip, lane=job.lane, notes=notes)
+    return fit_decode_attention_least_squares(
+        rows, job.chip, job.device.arch, lane=job.lane, warm=job.warm, notes=notes
+    )
+
+
+def _prefill(job: Job) -> FitResult:
+    rows, notes = _one_kernel(job.rows)
+    if job.chip.roofline3:
+        return fit_roofline3_least_squares("prefill_attention", rows, job.chip, lane=job.lane, notes=notes)
+    gemm = job.done.get(("gemm", job.software))
+    eb = gemm.params["eb"] if gemm else job.device.lane("gemm", job.software).params["eb"]
+    params = prefill_parameters(job.device.arch, eb, cached=job.warm and job.chip.l2_bytes >= LARGE_CACHE)
+    if UNPACKED in str(rows["kernel_source"][0]):
+        params.append(Parameter("packed", 0.0, vary=False))
+    return fit_prefill_attention_least_squares(
+        rows, job.chip, job.device.arch, eb, lane=job.lane, params=params, notes=notes
+    )
+
+
+def _allreduce(job: Job) -> FitResult:
+    return fit_allreduce_least_squares(job.rows, job.chip, lane=job.lane)
+
+
+def _streams(job: Job) -> FitResult:
+    moved = moved_bytes_of(job.rows)
+    return fit_elementwise_least_squares(moved, job.rows.latency_us, job.chip, lane=job.lane, cached=job.warm)
+
+
+LARGE_CACHE: Final = 90e6
+FITTERS: Final[dict[str, Fitter]] = {
+    "gemm": _gemm,
+    "decode_attention": _decode,
+    "prefill_attention": _prefill,
+    "allreduce": _allreduce,
+    "elementwise": _streams,
+}
+"""Family -> its fit. A family that is not listed is looked up by the part before its first underscore."""
+
+
+def fit_table(
+    table: KernelTable,
+    device: DeviceProfile,
+    *,
+    run_id: str,
+    source: str,
+    frozen: bool = True,
+    families: Sequence[str] | None = None,
+    software: Sequence[str] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> CalibrationRun:
+    """Fit every lane of a table.
+
+    Parameters
+    ----------
+    table : rows in the long schema, of one device
+    device : its profile: datasheet, architecture, form
+    run_id : name of the run
+    source : where the timings come from
+    frozen : leave out the rows of the public tables that a fit is judged on
+    families, software : fit only these
+    say : takes one line a lane
+
+    Raises
+    ------
+    CalibrationError : nothing in the table can be fitted
+    """
+    screened = screen(table, device)
+    rows = train(screened.table) if frozen else screened.table
+    done: dict[tuple[str, str], FitResult] = {}
+    skipped: list[str] = []
+    for family, lane, part in sorted(_lanes(rows, software), key=_gemm_first):
+        fitter = FITTERS.get(family) or FITTERS.get(family.partition("_")[0])
+        if families is not None and family not in families:
+            continue
+        if fitter is None:
+            skipped.append(f"{family}/{lane}: no fit for that family")
+            continue
+        part = _full_context(family, part)
+        if len(part) < FEWEST_ROWS:
+            skipped.append(f"{family}/{lane}: {len(part)} rows, needed {FEWEST_ROWS}")
+            continue
+        try:
+            found = fitter(Job(device, chip_of(device), family, lane, part, done))
+        except CalibrationError as error:
+            skipped.append(f"{family}/{lane}: {error}")
+            continue
+        done[family, lane] = found
+        if say is not None:
+            say(f"{family}/{lane}: {len(part)} rows, MAPE of the fitted {100 * found.train['mape']:.1f} %")
+    if not done:
+        reasons = "; ".join(skipped[:3]) or "it has no rows of an operation that is known"
+        raise CalibrationError(f"nothing to fit in {table.origin or 'the table'}: {reasons}")
+    return CalibrationRun(
+        run_id, device.id, source, tuple(done.values()), tuple(screened.lines()), tuple(skipped)
+    )
+
+
+def _lanes(table: KernelTable, software: Sequence[str] | None) -> Iterator[tuple[str, str, KernelTable]]:
+    """Yield family, lane and rows of everything that a table holds."""
+    names = software_of(table)
+    rows_of: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
+    for op in OPERATIONS:
+        rows = np.flatnonzero(table["op"] == op)
+        if not len(rows):
+            continue
+        part = table.take(rows)
+        families, lanes = OPERATIONS[op].family(part), OPERATIONS[op].lane(part, names[rows])
+        pairs = np.array([f"{family} {lane}" for family, lane in zip(families, lanes, strict=True)])
+        for pair in dict.fromkeys(pairs.tolist()):
+            family, lane = pair.split(" ")
+            if software is None or lane.partition("_")[0] in software:
+                rows_of.setdefault((family, lane), []).append(rows[pairs == pair])
+    for (family, lane), found in rows_of.items():
+        yield family, lane, table.take(np.sort(np.concatenate(found)))
+
+
+def _gemm_first(lane: tuple[str, str, KernelTable]) -> tuple[bool, str, str]:
+    """Order lanes so that what pins others to itself is fitted before them."""
+    return lane[0] != "gemm", lane[0], lane[1]
+
+
+def _full_context(family: str, rows: KernelTable) -> KernelTable:
+    """Leave rows with a sliding window out of attention fits: they repeat short contexts."""
+    return rows.where(rows["window"] <= 0) if family.endswith("_attention") else rows
+
+
+def _one_kernel(rows: KernelTable) -> tuple[KernelTable, tuple[str, ...]]:
+    """Keep the kernel that most rows of a lane took; others are named."""
+    counts = Counter(rows["kernel_source"].tolist())
+    (most, _), *others = counts.most_common()
+    if not others:
+        return rows, (f"kernel: {most}",) if most else ()
+    left = ", ".join(f"{n} rows of {name}" for name, n in others)
+    return rows.where(rows["kernel_source"] == most), (f"kernel: {most}; not fitted: {left}",)
+
+
+def with_fits(device: DeviceProfile, run: CalibrationRun) -> DeviceProfile:
+    """Return a device whose lanes are those of a run, the others as they were."""
+    from .publish import fitted_lane
+
+    fitted = {family: dict(lanes) for family, lanes in device.fitted.items()}
+    for fit in run.fits:
+        fitted.setdefault(fit.family, {})[fit.lane] = fitted_lane(fit, run)
+    return device.model_copy(update={"fitted": fitted})
