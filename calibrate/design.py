@@ -20,7 +20,7 @@ from ..kernels.shape import KernelShape, shape_from
 from .errors import CalibrationError
 from .machine import Lane, Machine, machine_from
 from .machine import machine_of as machine_of
-from .spaces import SPACES, Space
+from .spaces import SPACES, Space, allreduces
 
 Role = Literal["fit", "held_out", "repeat"]
 
@@ -69,6 +69,7 @@ _CPU_PORTIONS: dict[str, Portion] = {
     "sample_greedy/torch_argmax/float32": Portion(0.01, 6),
     "sample_topp/torch_topk/float32": Portion(0.01, 6),
     "moe/torch_grouped_mm/bfloat16": Portion(0.04, 14),
+    "decoder_step/torch_eager/bfloat16": Portion(0.02, 8),
     "copy_d2d/torch_copy/uint8": Portion(0.01, 8),
     "copy_blocks/torch_index/uint8": Portion(0.01, 8),
 }
@@ -89,6 +90,8 @@ _CUDA_PORTIONS: dict[str, Portion] = {
     "sample_greedy/torch_argmax/float32": Portion(0.01, 8),
     "sample_topp/torch_topk/float32": Portion(0.01, 8),
     "moe/torch_grouped_mm/bfloat16": Portion(0.05, 30),
+    "decoder_step/torch_eager/bfloat16": Portion(0.015, 12),
+    "decoder_step/torch_graph/bfloat16": Portion(0.015, 12),
     **{
         f"{lane}/uint8": Portion(0.01, 10)
         for lane in (
@@ -223,6 +226,7 @@ def design(
         rng = np.random.default_rng((seed, number))
         share_s = _PLANNED * budget_s * portion.share / whole
         placed += _lane_points(machine, lane, share_s, portion.most, rng)
+    placed += _allreduce_points(machine, seed)
     placed.sort(key=lambda item: item[0])
     return Plan(machine, budget_s, seed, tuple(point for _, point in placed), dict(skipped or {}))
 
@@ -264,6 +268,15 @@ def _lane_points(
             later = at + (1.0 - at) * rng.uniform(0.1, 0.6)
             placed.append((later, replace(point, id=f"{point.id}#2", role="repeat")))
     return placed
+
+
+def _allreduce_points(machine: Machine, seed: int) -> list[tuple[float, Point]]:
+    """Return the sums over several devices, at the end of the run: their processes are started once a group size."""
+    shapes = allreduces(machine.devices, "nccl" if machine.kind == "cuda" else "gloo")
+    held = set(np.random.default_rng(seed).permutation(len(shapes))[: round(HELD_OUT * len(shapes))].tolist())
+    seconds = _SETUP_S[machine.kind] + REPEATS_S[machine.kind]
+    roles: list[Role] = ["held_out" if i in held else "fit" for i in range(len(shapes))]
+    return [(2.0 + i, Point(shape.key, shape, roles[i], seconds)) for i, shape in enumerate(shapes)]
 
 
 def _choose(

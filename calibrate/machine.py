@@ -31,6 +31,7 @@ _CPU_LANES: tuple[Lane, ...] = (
     ("sample_greedy", "torch_argmax", "float32"),
     ("sample_topp", "torch_topk", "float32"),
     ("moe", "torch_grouped_mm", "bfloat16"),
+    ("decoder_step", "torch_eager", "bfloat16"),
     ("copy_d2d", "torch_copy", "uint8"),
     ("copy_blocks", "torch_index", "uint8"),
 )
@@ -40,6 +41,7 @@ _CUDA_LANES: tuple[Lane, ...] = (
     ("gemm", "torch_scaled_mm", "fp8"),
     ("attn_decode", "triton_paged", "bfloat16"),
     ("attn_mixed", "torch_sdpa+triton_paged", "bfloat16"),
+    ("decoder_step", "torch_graph", "bfloat16"),
     ("copy_h2d", "torch_pinned", "uint8"),
     ("copy_d2h", "torch_pinned", "uint8"),
 )
@@ -61,6 +63,7 @@ class Machine:
     bandwidth : of memory [B/s]
     overhead_s : of a call [s]
     lanes : what it can run
+    devices : devices of this kind that can sum over their links [-]
     """
 
     id: str
@@ -72,6 +75,7 @@ class Machine:
     bandwidth: float
     overhead_s: float
     lanes: tuple[Lane, ...]
+    devices: int = 1
 
     def rough_seconds(self, op: str, dtype: str, cost: OpCost) -> float:
         """Return about how long a call takes, within a factor of two, for planning only [s]."""

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -18,7 +18,7 @@ from ..hwmodels.errors import MemboundError
 from ..hwmodels.units import format_seconds
 from ..kernels.cost import cost_of, moved_bytes
 from ..kernels.errors import require_torch
-from ..kernels.results import DeviceFacts, Measured
+from ..kernels.results import DeviceFacts, Measured, Overlap
 from ..kernels.shape import KernelShape
 from .design import REPEATS_S, Plan, Point, design, lane_of
 from .errors import CalibrationError
@@ -69,6 +69,10 @@ class Backend(Protocol):
 
     def measure_together(self, shapes: Sequence[KernelShape], budget_s: float) -> list[Measured]:
         """Time all-reduces of one group size."""
+        ...
+
+    def overlap(self) -> Overlap:
+        """Time a copy beside a kernel that reads memory."""
         ...
 
     def close(self) -> None:
@@ -197,6 +201,7 @@ def _machine(backend: Backend, facts: DeviceFacts, lanes: list[Lane]) -> Machine
         bandwidth=1e9,
         overhead_s=1e-6,
         lanes=tuple(lanes),
+        devices=facts.devices,
     )
     able = set(lanes)
     seen: dict[str, tuple[float, float]] = {}
@@ -280,8 +285,19 @@ class _Run:
             else:
                 self._one(point)
             self._progress(left[index + 1 :], point)
+        if not any("overlap" in record for record in self.records):
+            self._overlap()
         write_run_table(self.folder)
         return self._summary()
+
+    def _overlap(self) -> None:
+        """Time a copy beside a kernel once a run; it checks how the simulator shares bandwidth."""
+        try:
+            record: dict[str, Any] = {"overlap": asdict(self.backend.overlap())}
+        except RuntimeError as error:
+            record = {"overlap": None, "refused": _first_line(error)}
+        append(self.folder, record)
+        self.records.append(record)
 
     def _one(self, point: Point) -> None:
         started = time.perf_counter()
@@ -376,7 +392,7 @@ class _Run:
             planned=len(self.plan.points),
             timed=sum("latency_us" in record for record in self.records),
             new=self.made,
-            refused={r["id"]: r["refused"] for r in self.records if "refused" in r},
+            refused={r["id"]: r["refused"] for r in self.records if "refused" in r and "id" in r},
             wrong={r["id"]: r["wrong"] for r in self.records if "wrong" in r},
             skipped=dict(self.plan.skipped),
             seconds=self.spent_s,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..kernels.results import Overlap
 from .design import Plan, plan_from
 from .errors import CalibrationError
 from .table import COUNTS, NAMES, SCHEMA, TIMES, KernelTable
@@ -35,6 +36,7 @@ class MeasuredRun:
         timings of points of ``fit``
     environment : device, versions, clocks, lanes that were skipped
     records : all of it, as appended
+    overlap : a kernel and a copy, alone and at once; None where it was not timed
     """
 
     fit: KernelTable
@@ -42,6 +44,7 @@ class MeasuredRun:
     repeats: KernelTable
     environment: Mapping[str, Any]
     records: tuple[Record, ...]
+    overlap: Overlap | None = None
 
 
 def read_run(folder: str | os.PathLike[str]) -> MeasuredRun:
@@ -63,7 +66,15 @@ def read_run(folder: str | os.PathLike[str]) -> MeasuredRun:
         columns = {name: [_filled(name, row.get(name)) for row in rows] for name in SCHEMA}
         return KernelTable.of(columns, str(folder))
 
-    return MeasuredRun(part("fit"), part("held_out"), part("repeat"), environment, tuple(records))
+    both = next((record["overlap"] for record in records if record.get("overlap")), None)
+    return MeasuredRun(
+        part("fit"),
+        part("held_out"),
+        part("repeat"),
+        environment,
+        tuple(records),
+        Overlap(**both) if both else None,
+    )
 
 
 def read_plan(folder: Path) -> Plan | None:

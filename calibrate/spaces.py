@@ -234,6 +234,45 @@ def _moe_place(shape: KernelShape) -> tuple[float, ...]:
     return tuple(math.log(x) for x in (shape.num_tokens, shape.hidden * shape.inter, shape.n_experts))
 
 
+def _step_always(machine: Machine, lane: Lane) -> list[KernelShape]:
+    """Few and many sequences in layers small and large: where launches show, and where they hide."""
+    if machine.kind == "cuda":
+        layers, batches = ((1024, 2816, 16, 8, 64), (4096, 14336, 32, 8, 128)), (1, 32, 128)
+    else:
+        layers, batches = ((256, 704, 4, 2, 64), (512, 1408, 8, 2, 64)), (1, 4)
+    return [
+        KernelShape(
+            *lane,
+            lane[2],
+            batch=batch,
+            kv_len=512,
+            n_heads=h,
+            n_kv_heads=kv,
+            head_dim=d,
+            hidden=hidden,
+            inter=inter,
+        )
+        for hidden, inter, h, kv, d in layers
+        for batch in batches
+    ]
+
+
+def _step_draw(machine: Machine, lane: Lane, rng: Rng) -> KernelShape:
+    known = _step_always(machine, lane)
+    return known[rng.integers(len(known))]
+
+
+def allreduces(devices: int, kernel: str) -> list[KernelShape]:
+    """Return 20 message sizes for each group of 2, 4, 8, ... devices, 256 B to 1 GiB."""
+    sizes = [1 << round(8 + i * 22 / 19) for i in range(20)]
+    groups = [ranks for ranks in (2, 4, 8, 16) if ranks <= devices]
+    return [
+        KernelShape("allreduce", kernel, "bfloat16", bytes=size, world_size=ranks)
+        for ranks in groups
+        for size in sizes
+    ]
+
+
 def _copy_draw(machine: Machine, lane: Lane, rng: Rng) -> KernelShape:
     large = machine.kind == "cuda"
     step = _BLOCK if lane[0] == "copy_blocks" else 256
@@ -261,6 +300,9 @@ SPACES: dict[str, Space] = {
     "attn_decode": Space(_decode_always, _decode_draw, _decode_place),
     "attn_prefill": Space(_prefill_always, _prefill_draw, _prefill_place),
     "attn_mixed": Space(_none, _mixed_draw, _mixed_place),
+    "decoder_step": Space(
+        _step_always, _step_draw, lambda shape: (math.log(shape.batch), math.log(shape.hidden))
+    ),
     "moe": Space(_none, _moe_draw, _moe_place),
     **dict.fromkeys(("rmsnorm", "rotary", "swiglu", "embedding"), _STREAM),
     **dict.fromkeys(("sample_greedy", "sample_topp"), _SAMPLE),

@@ -11,7 +11,8 @@ from .allreduce import time_allreduce
 from .bench import Bench
 from .devices import facts, resolve
 from .environment import environment, state
-from .results import DeviceFacts, Measured
+from .overlap import measure_overlap
+from .results import DeviceFacts, Measured, Overlap
 from .shape import KernelShape
 
 
@@ -71,3 +72,7 @@ class TorchBackend:
     def measure_together(self, shapes: Sequence[KernelShape], budget_s: float) -> list[Measured]:
         """Time all-reduces of one group size, whose processes are started once."""
         return time_allreduce(shapes, self.device.type, budget_s)
+
+    def overlap(self) -> Overlap:
+        """Time a copy beside a kernel that reads memory."""
+        return measure_overlap(self.device)

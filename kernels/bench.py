@@ -9,7 +9,7 @@ import torch
 from .call import Call, relative_error, tolerance
 from .cost import cost_of
 from .devices import facts
-from .registry import make
+from .registry import find, make
 from .results import Measured
 from .shape import KernelShape
 from .source import Pool
@@ -50,7 +50,8 @@ class Bench:
             if error < allowed:
                 sets = math.ceil(self._cold_bytes / max(taken, 1)) + 1
                 others = [self._call(shape)[0] for _ in range(min(max(sets, 2), MOST_SETS) - 1)]
-                timing = time_calls([first, *others], self.device, budget_s)
+                captured = find(shape).captured
+                timing = time_calls([first, *others], self.device, budget_s, captured=captured)
         return Measured(timing, error, allowed, cost.flop, cost.hbm_bytes)
 
     def _call(self, shape: KernelShape) -> tuple[Call, int]:

@@ -44,7 +44,7 @@ class Kernel:
     dtypes : number formats it takes
     make : builds a call with inputs from a source
     missing : why it cannot run on a device, or None
-    check_error : the largest relative error allowed; None: by dtype
+    captured : whether it is timed as replayed from a graph where the device has graphs; else launch by launch
     """
 
     op: str
@@ -52,6 +52,7 @@ class Kernel:
     dtypes: tuple[str, ...]
     make: Callable[[KernelShape, Source], Call]
     missing: Callable[[torch.device, str], str | None] = lambda device, dtype: None
+    captured: bool = True
 
 
 def torch_dtype(name: str) -> torch.dtype:

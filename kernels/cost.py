@@ -17,7 +17,7 @@ from ..hwmodels.lowering import (
 )
 from ..hwmodels.precision import Precision, Quantization, linear_precision, plain_precision
 from ..hwmodels.routing import BalancedStride
-from ..hwmodels.spec import Attention, DenseFFN, LayerGroup, ModelSpec
+from ..hwmodels.spec import Attention, DenseFFN, LayerGroup, Linear, ModelSpec
 from .errors import KernelError
 from .shape import KernelShape
 
@@ -26,9 +26,11 @@ _SCHEMES = {"fp8": "fp8", "int8": "w8a8", "int8_wo": "w8a16", "int4_wo": "w4a16"
 _NOTHING = Streaming()
 STREAMING = ("rmsnorm", "rotary", "swiglu", "embedding")
 SAMPLING = ("sample_greedy", "sample_topp")
+DECODER_LAYERS = 2
+"""Layers of the timed decoder step."""
 COPIES = ("copy_h2d", "copy_d2h", "copy_d2d", "copy_blocks")
 ATTENTION = ("attn_prefill", "attn_decode", "attn_mixed")
-OPERATIONS = ("gemm", *ATTENTION, "moe", "allreduce", *STREAMING, *SAMPLING, *COPIES)
+OPERATIONS = ("gemm", *ATTENTION, "moe", "allreduce", "decoder_step", *STREAMING, *SAMPLING, *COPIES)
 """Operations that have a kernel here."""
 
 
@@ -65,6 +67,9 @@ def kernel_calls(shape: KernelShape) -> list[KernelCall]:
         width = precision_of(shape.dtype).output_bytes
         plan = _plan(LayerPlan(1, (), _NOTHING, allreduces=1), message=width, group=shape.world_size)
         return lower_step(plan, _prefill(int(shape.bytes / width)))[:1]
+    if shape.op == "decoder_step":
+        plan = lower_model(_decoder(shape), Parallelism(), Quantization())
+        return lower_step(plan, StepBatch(shape.batch, shape.batch * shape.kv_len, shape.kv_len))[:-1]
     moved = moved_bytes(shape)
     return [
         KernelCall("elementwise", shape.op, shape.dtype, {"bytes": moved}, 1, OpCost(activation_bytes=moved))
@@ -77,7 +82,7 @@ def cost_of(shape: KernelShape) -> OpCost:
     >>> cost_of(KernelShape("gemm", "torch_mm", "bfloat16", m=2, n=4, k=8)).flop
     128.0
     """
-    return sum((call.cost for call in kernel_calls(shape)), start=OpCost())
+    return sum((call.cost.times(call.count) for call in kernel_calls(shape)), start=OpCost())
 
 
 def moved_bytes(shape: KernelShape) -> float:
@@ -145,6 +150,18 @@ def _plan(
 
 def _model(dtype: str) -> ModelSpec:
     return ModelSpec("timed", "llama", 1, 1, 1, (), True, 1, dtype=dtype)
+
+
+def _decoder(shape: KernelShape) -> ModelSpec:
+    """Return the decoder of a timed step: ``DECODER_LAYERS`` layers without rotary positions or a head."""
+    inner, kv = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    qkv = Linear("qkv_proj", inner + 2 * kv, shape.hidden)
+    o = Linear("o_proj", shape.hidden, inner, "row")
+    mixer = Attention(shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.head_dim, linears=(qkv, o))
+    up = Linear("gate_up_proj", 2 * shape.inter, shape.hidden)
+    down = Linear("down_proj", shape.hidden, shape.inter, "row")
+    group = LayerGroup(DECODER_LAYERS, mixer, DenseFFN(shape.inter, True, (up, down)))
+    return ModelSpec("timed", "llama", shape.hidden, 1, 1, (group,), True, shape.hidden, dtype=shape.dtype)
 
 
 def _layer(shape: KernelShape) -> ModelSpec:

@@ -8,6 +8,7 @@ from ..hwmodels.errors import unknown
 from . import (
     copies,
     decode_attention,
+    decoder_step,
     gemm,
     lowprecision,
     mixed_attention,
@@ -44,6 +45,8 @@ KERNELS: tuple[Kernel, ...] = (
     copies.TO_HOST,
     copies.WITHIN,
     copies.BLOCKS,
+    decoder_step.EAGER,
+    decoder_step.GRAPH,
 )
 Lane = tuple[str, str, str]
 

@@ -64,3 +64,21 @@ class DeviceFacts:
     cache_bytes: int
     memory_bytes: int
     devices: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Times of a kernel, of a copy, and of both started at once.
+
+    Attributes
+    ----------
+    kernel_s, copy_s : each alone [s]
+    both_s : from the start of both to the end of the later one [s]
+    kernel_bytes, copy_bytes : moved by each [B]
+    """
+
+    kernel_s: float
+    copy_s: float
+    both_s: float
+    kernel_bytes: float
+    copy_bytes: float

@@ -32,7 +32,9 @@ _WARM_SECONDS = {"cpu": 2e-3, "cuda": 30e-3}
 _MOST_INNER = 256
 
 
-def time_calls(calls: Sequence[Call], device: torch.device, budget_s: float = 0.1) -> Timing:
+def time_calls(
+    calls: Sequence[Call], device: torch.device, budget_s: float = 0.1, *, captured: bool = True
+) -> Timing:
     """Time one kernel on several sets of inputs in turn.
 
     Parameters
@@ -40,13 +42,16 @@ def time_calls(calls: Sequence[Call], device: torch.device, budget_s: float = 0.
     calls : the same kernel on different inputs
     device : where it runs
     budget_s : repeats go on for so long, but there are at least ``LEAST_REPEATS`` of them [s]
+    captured : CUDA: replay a graph of the calls where they can be captured; else launch each
     """
     runs = [call.run for call in calls]
     collecting = gc.isenabled()
     gc.disable()
     try:
         with torch.inference_mode():
-            return _on_gpu(runs, device, budget_s) if device.type == "cuda" else _on_cpu(runs, budget_s)
+            if device.type == "cuda":
+                return _on_gpu(runs, device, budget_s, captured)
+            return _on_cpu(runs, budget_s)
     finally:
         if collecting:
             gc.enable()
@@ -69,7 +74,9 @@ def _on_cpu(runs: Sequence[Callable[[], object]], budget_s: float) -> Timing:
     return summarise(samples, inner, "thread" if single else "wall")
 
 
-def _on_gpu(runs: Sequence[Callable[[], object]], device: torch.device, budget_s: float) -> Timing:
+def _on_gpu(
+    runs: Sequence[Callable[[], object]], device: torch.device, budget_s: float, captured: bool
+) -> Timing:
     turn = cycle(runs)
 
     def clock() -> int:
@@ -79,7 +86,7 @@ def _on_gpu(runs: Sequence[Callable[[], object]], device: torch.device, budget_s
     with torch.cuda.device(device):
         inner = _inner(_warm(turn, clock, _WARM_SECONDS["cuda"]), "cuda")
         batch = list(islice(turn, inner))
-        graph = _captured(batch)
+        graph = _captured(batch) if captured else None
         launch = graph.replay if graph is not None else lambda: [run() for run in batch]
         launch()
         torch.cuda.synchronize(device)

@@ -22,7 +22,7 @@ from membound.calibrate.table import read_table
 from membound.hwmodels.errors import MemboundError
 from membound.kernels.cost import cost_of
 from membound.kernels.errors import KernelError
-from membound.kernels.results import DeviceFacts, Measured, Timing
+from membound.kernels.results import DeviceFacts, Measured, Overlap, Timing
 from membound.kernels.shape import KernelShape
 
 MACHINE = machine_of("cpu")
@@ -51,6 +51,9 @@ class Stage:
 
     def close(self) -> None:
         return
+
+    def overlap(self) -> Overlap:
+        return Overlap(1.0, 1.0, 2.0, 1e9, 1e9)
 
     def measure(self, shape: KernelShape, budget_s: float) -> Measured:
         self.asked.append(shape)
@@ -91,6 +94,7 @@ def test_every_point_of_the_plan_is_timed_once_and_written_in_the_long_schema(tm
     assert (table.only(op="rmsnorm")["bytes"] > 0).all()
     assert (table["power_w"] == 250.0).all()
     assert found.environment["packages"] == {"torch": "2.13.0"}
+    assert found.overlap == Overlap(1.0, 1.0, 2.0, 1e9, 1e9)
 
 
 def test_held_out_points_are_in_no_fit(tmp_path: Path):
@@ -269,6 +273,26 @@ def test_the_cpu_is_timed_for_real_killed_and_gone_on_with(tmp_path: Path):
     assert environment["device"]["kind"] == "cpu"
     assert "torch" in environment["packages"]
     assert {record["clock"] for record in records if "clock" in record} == {"thread"}
+
+
+def test_all_reduces_of_one_group_size_are_timed_together(tmp_path: Path):
+    together: list[int] = []
+
+    class Node(Stage):
+        def facts(self) -> DeviceFacts:
+            return replace(super().facts(), devices=4)
+
+        def measure_together(self, shapes: Sequence[KernelShape], budget_s: float) -> list[Measured]:
+            together.append(len(shapes))
+            timing = Timing(1e-4, 0.01, 10, 1, "wall")
+            return [Measured(timing, 0.0, 1e-2, 0.0, 2.0) for _ in shapes]
+
+    run(tmp_path, Node())
+    assert together == [20, 20]
+    table = read_table(tmp_path / TABLE).only(op="allreduce")
+    assert sorted(set(table["world_size"].tolist())) == [2, 4]
+    assert (table["bytes"].min(), table["bytes"].max()) == (256, 1 << 30)
+    assert run(tmp_path, Node()).new == 0
 
 
 def test_the_machine_of_a_run_takes_its_rates_from_the_device(tmp_path: Path):

@@ -28,6 +28,7 @@ SMALL: dict[str, list[dict[str, Any]]] = {
         {"num_tokens": 19, "hidden": 64, "inter": 96, "topk": 2, "n_experts": 8},
         {"num_tokens": 1, "hidden": 64, "inter": 32, "topk": 1, "n_experts": 4},
     ],
+    "decoder_step": [{"batch": 3, "kv_len": 40, "hidden": 64, "inter": 96, **HEADS}],
     "copy_d2d": [{"bytes": 5000}],
     "copy_blocks": [{"bytes": 200_000}],
     "copy_h2d": [{"bytes": 5000}],
