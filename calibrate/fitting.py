@@ -15,12 +15,17 @@ import numpy as np
 from ..hwmodels.device import DeviceProfile
 from ..hwmodels.steptypes import chip_of
 from ..hwmodels.timing.form import Chip
+from .eager import without_eager
 from .errors import CalibrationError
+from .facts import kernel_facts
 from .fit.allreduce import fit_allreduce_least_squares
 from .fit.base import FitResult, Parameter
 from .fit.decode_attention import fit_decode_attention_least_squares
 from .fit.elementwise import fit_elementwise_least_squares
 from .fit.gemm import fit_gemm_least_squares
+from .fit.linear import fit_linear_least_squares
+from .fit.mla import fit_mla_decode_least_squares, fit_mla_prefill_least_squares, without_spikes
+from .fit.moe import fit_moe_least_squares
 from .fit.prefill_attention import fit_prefill_attention_least_squares, prefill_parameters
 from .fit.roofline3 import fit_roofline3_least_squares
 from .predict import OPERATIONS, software_of
@@ -98,6 +103,40 @@ def _prefill(job: Job) -> FitResult:
     )
 
 
+def _linear(job: Job) -> FitResult:
+    rows, notes, facts = _known(job)
+    return fit_linear_least_squares(rows, job.chip, family=job.family, lane=job.lane, notes=notes, **facts)
+
+
+def _experts(job: Job) -> FitResult:
+    rows, notes, facts = _known(job)
+    return fit_moe_least_squares(rows, job.chip, family=job.family, lane=job.lane, notes=notes, **facts)
+
+
+def _latent_decode(job: Job) -> FitResult:
+    rows, notes, facts = _known(job)
+    return fit_mla_decode_least_squares(without_spikes(rows), job.chip, lane=job.lane, notes=notes, **facts)
+
+
+def _latent_prefill(job: Job) -> FitResult:
+    rows, notes, facts = _known(job)
+    gemm = job.done.get(("gemm", job.software))
+    eb = gemm.params["eb"] if gemm else job.device.lane("gemm").params["eb"]
+    return fit_mla_prefill_least_squares(
+        without_spikes(rows), job.chip, eb, lane=job.lane, notes=notes, **facts
+    )
+
+
+def _known(job: Job) -> tuple[KernelTable, tuple[str, ...], dict[str, Any]]:
+    """Return the rows of a lane's commonest kernel and dtype, notes on the others, and what is known of it."""
+    rows, notes = _one_kernel(job.rows)
+    (dtype, _), *others = Counter(rows["dtype"].tolist()).most_common()
+    if others:
+        notes = (*notes, "not fitted: " + ", ".join(f"{n} rows of {name}" for name, n in others))
+        rows = rows.only(dtype=dtype)
+    return rows, notes, kernel_facts(job.family, job.software, str(rows["kernel_source"][0]), job.device.arch)
+
+
 def _allreduce(job: Job) -> FitResult:
     return fit_allreduce_least_squares(job.rows, job.chip, lane=job.lane)
 
@@ -114,6 +153,10 @@ FITTERS: Final[dict[str, Fitter]] = {
     "prefill_attention": _prefill,
     "allreduce": _allreduce,
     "elementwise": _streams,
+    "linear": _linear,
+    "moe": _experts,
+    "mla_decode": _latent_decode,
+    "mla_prefill": _latent_prefill,
 }
 """Family -> its fit. A family that is not listed is looked up by the part before its first underscore."""
 
@@ -146,7 +189,7 @@ def fit_table(
     CalibrationError : nothing in the table can be fitted
     """
     screened = screen(table, device)
-    rows = train(screened.table) if frozen else screened.table
+    rows, eager = without_eager(train(screened.table) if frozen else screened.table)
     done: dict[tuple[str, str], FitResult] = {}
     skipped: list[str] = []
     for family, lane, part in sorted(_lanes(rows, software), key=_gemm_first):
@@ -156,7 +199,6 @@ def fit_table(
         if fitter is None:
             skipped.append(f"{family}/{lane}: no fit for that family")
             continue
-        part = _full_context(family, part)
         if len(part) < FEWEST_ROWS:
             skipped.append(f"{family}/{lane}: {len(part)} rows, needed {FEWEST_ROWS}")
             continue
@@ -172,7 +214,7 @@ def fit_table(
         reasons = "; ".join(skipped[:3]) or "it has no rows of an operation that is known"
         raise CalibrationError(f"nothing to fit in {table.origin or 'the table'}: {reasons}")
     return CalibrationRun(
-        run_id, device.id, source, tuple(done.values()), tuple(screened.lines()), tuple(skipped)
+        run_id, device.id, source, tuple(done.values()), (*screened.lines(), *eager), tuple(skipped)
     )
 
 
@@ -198,11 +240,6 @@ def _lanes(table: KernelTable, software: Sequence[str] | None) -> Iterator[tuple
 def _gemm_first(lane: tuple[str, str, KernelTable]) -> tuple[bool, str, str]:
     """Order lanes so that what pins others to itself is fitted before them."""
     return lane[0] != "gemm", lane[0], lane[1]
-
-
-def _full_context(family: str, rows: KernelTable) -> KernelTable:
-    """Leave rows with a sliding window out of attention fits: they repeat short contexts."""
-    return rows.where(rows["window"] <= 0) if family.endswith("_attention") else rows
 
 
 def _one_kernel(rows: KernelTable) -> tuple[KernelTable, tuple[str, ...]]:

@@ -139,7 +139,14 @@ def _grouped_query(
     device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
 ) -> AttentionKind:
     gemm = device.lane("gemm", engine.lane)
-    made_for = attention_lane(engine.lane, shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width)
+    made_for = attention_lane(
+        engine.lane,
+        shape.n_heads,
+        shape.n_kv_heads,
+        shape.head_dim,
+        shape.kv_width,
+        windowed=shape.window > 0,
+    )
     params = DecodeParams.from_lane(nearest_lane(device, "decode_attention", made_for))
     prefill = PrefillParams.from_lane(nearest_lane(device, "prefill_attention", made_for), gemm)
     heads = (shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width, shape.v_head_dim)

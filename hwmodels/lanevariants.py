@@ -1,7 +1,8 @@
 """Which attention lane a layer takes: kernels differ by head size, by sharing of KV heads and by KV dtype.
 
 A lane without a suffix holds for grouped queries, heads of 128 and a 16-bit cache. ``vllm_d64`` is the same software
-with heads of 64, ``vllm_mha`` one KV head a query head, ``vllm_kv8`` a cache of one byte an element; suffixes add up.
+with heads of 64, ``vllm_mha`` one KV head a query head, ``vllm_kv8`` a cache of one byte an element, ``vllm_win`` a
+sliding window; suffixes add up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def attention_lane(software: str, n_heads: int, n_kv_heads: int, head_dim: int, 
     """
     suffix = "_kv8" if kv_width < 2.0 else ""
     suffix += f"_d{head_dim}" if head_dim != USUAL_HEAD_DIM else ""
-    return f"{software}{suffix}" + ("_mha" if n_heads == n_kv_heads else "")
+    suffix += "_mha" if n_heads == n_kv_heads else ""
+    return f"{software}{suffix}" + ("_win" if windowed else "")
 
 
 def lane_choices(name: str) -> Iterator[str]:

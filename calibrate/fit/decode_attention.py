@@ -76,7 +76,7 @@ def fit_decode_attention_least_squares(
 ) -> FitResult:
     """Fit a decode-attention lane: one kernel, one head layout; see ``fit_gemm_least_squares``."""
     chosen = table.sample(rows)
-    batch, keys, heads = table.numbers("batch", "kv_len", "n_heads")
+    batch, heads = table.numbers("batch", "n_heads")
     return robust_fit(
         lambda values: predict_decode_us(chip, values, chosen, warm=warm),
         params or decode_parameters(arch),
@@ -84,6 +84,6 @@ def fit_decode_attention_least_squares(
         family="decode_attention",
         lane=lane,
         regimes=decode_regimes(chosen, chip),
-        hull=hull_of(batch=batch, context=keys, heads=heads),
+        hull=hull_of(batch=batch, context=seen_keys(table), heads=heads),
         **options,
     )
