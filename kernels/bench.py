@@ -55,6 +55,6 @@ class Bench:
         return Measured(timing, error, allowed, cost.flop, cost.hbm_bytes)
 
     def _call(self, shape: KernelShape) -> tuple[Call, int]:
-        self._pool.taken = 0
+        self._pool.begin()
         call = make(shape, self._pool)
         return call, self._pool.taken

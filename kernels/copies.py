@@ -8,12 +8,19 @@ from .call import Call, Kernel
 from .shape import KernelShape
 from .source import Source
 
+_PATTERN = 1 << 20
 BLOCK_BYTES = 16 * 8 * 128 * 2
 """One layer's keys of a cache block: 16 tokens, 8 heads of 128 in 16 bit [B]."""
 
 
 def _host(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).random_(0, 256)
+    """Return pinned memory with a random pattern, repeated: drawing a GiB of numbers takes seconds."""
+    out = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    pattern = torch.randint(0, 256, (min(nbytes, _PATTERN),), dtype=torch.uint8)
+    whole = nbytes // len(pattern) * len(pattern)
+    out[:whole].view(-1, len(pattern)).copy_(pattern)
+    out[whole:] = pattern[: nbytes - whole]
+    return out
 
 
 def _to_device(shape: KernelShape, source: Source) -> Call:

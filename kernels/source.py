@@ -76,17 +76,29 @@ class Pool(Source):
         self._nbytes = nbytes
         self._buffers: dict[torch.dtype, Tensor] = {}
         self._next: dict[torch.dtype, int] = {}
+        self._used: dict[torch.dtype, int] = {}
+
+    def begin(self) -> None:
+        """Begin a set of inputs: none of its tensors will share memory with another of them."""
+        self.taken = 0
+        self._used = {}
 
     def _draw(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
         wanted = 1
         for length in size:
             wanted *= length
         buffer = self._buffer(dtype, wanted)
-        start = self._next.get(dtype, 0)
-        if start + wanted > buffer.numel():
-            start = 0
+        start, used = self._next.get(dtype, 0), self._used.get(dtype, 0)
+        rest = buffer.numel() - start
+        if wanted > rest:
+            start, used = 0, used + rest
+        if used + wanted > buffer.numel() and used > rest:
+            # It would meet the set's own beginning: go on in a larger buffer; the old one lives on in its views.
+            buffer = self._buffer(dtype, 2 * (buffer.numel() + wanted))
+            start, used = 0, 0
         step = _ALIGNMENT // buffer.element_size()
-        self._next[dtype] = start + -(-wanted // step) * step
+        taken = -(-wanted // step) * step
+        self._next[dtype], self._used[dtype] = min(start + taken, buffer.numel()), used + taken
         return buffer[start : start + wanted].view(tuple(size))
 
     def _buffer(self, dtype: torch.dtype, wanted: int) -> Tensor:
@@ -98,5 +110,5 @@ class Pool(Source):
         pattern = super()._draw((min(_SEED_ELEMENTS, elements),), dtype)
         # float8 has no repeat: tile the bytes.
         tiled = pattern.view(torch.uint8).repeat(-(-elements // pattern.numel())).view(dtype)
-        self._buffers[dtype], self._next[dtype] = tiled, 0
+        self._buffers[dtype], self._next[dtype], self._used[dtype] = tiled, 0, 0
         return tiled

@@ -1,7 +1,9 @@
 """Paged decode attention in Triton: keys split over thread blocks, partial results joined by a second kernel.
 
 A thread block serves one KV head of one sequence for one split of its keys: the query group is padded to the
-matrix tile, keys come in through the block table, and softmax is kept online.
+matrix tile, keys come in through the block table, and softmax is kept online. Sizes that differ from call to call are
+plain arguments, not compile-time constants: a calibration asks for a hundred shapes and must not compile a hundred
+kernels.
 """
 
 from __future__ import annotations
@@ -77,13 +79,13 @@ def paged_decode(batch: Paged, workspace: Workspace) -> Tensor:
         width**-0.5,
         batch.table.stride(0),
         workspace.keys_per_split,
-        KV_HEADS=kv_heads,
-        GROUP=group,
+        workspace.splits,
+        kv_heads,
+        group,
         ROWS=max(_LEAST_GROUP, triton.next_power_of_2(group)),
         WIDTH=width,
         PAGE=BLOCK,
         KEYS=_KEYS,
-        SPLITS=workspace.splits,
         # Only the interpreter runs on a CPU, and it multiplies 16-bit numbers by their bits.
         WIDEN=batch.q.device.type == "cpu",
     )
@@ -91,15 +93,15 @@ def paged_decode(batch: Paged, workspace: Workspace) -> Tensor:
         workspace.partial,
         workspace.scale,
         workspace.out,
-        SPLITS=workspace.splits,
+        workspace.splits,
+        heads,
         PADDED=triton.next_power_of_2(workspace.splits),
         WIDTH=width,
-        HEADS=heads,
     )
     return workspace.out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "splits", "kv_heads", "group"])
 def _split_kernel(
     q_ptr,
     k_ptr,
@@ -111,19 +113,19 @@ def _split_kernel(
     softmax_scale,
     table_stride,
     keys_per_split,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
+    splits,
+    kv_heads,
+    group,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     PAGE: tl.constexpr,
     KEYS: tl.constexpr,
-    SPLITS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):
     sequence, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows, columns, keys = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, KEYS)
-    heads = sequence * KV_HEADS * GROUP + kv_head * GROUP + rows
-    real = rows < GROUP
+    heads = (sequence * kv_heads + kv_head) * group + rows
+    real = rows < group
     q = tl.load(q_ptr + heads[:, None] * WIDTH + columns[None, :], mask=real[:, None], other=0.0)
     if WIDEN:
         q = q.to(tl.float32)
@@ -137,7 +139,7 @@ def _split_kernel(
         at = start + keys
         seen = at < last
         page = tl.load(table_ptr + sequence * table_stride + at // PAGE, mask=seen, other=0).to(tl.int64)
-        row = ((page * KV_HEADS + kv_head) * PAGE + at % PAGE)[:, None] * WIDTH + columns[None, :]
+        row = ((page * kv_heads + kv_head) * PAGE + at % PAGE)[:, None] * WIDTH + columns[None, :]
         k = tl.load(k_ptr + row, mask=seen[:, None], other=0.0)
         if WIDEN:
             k = k.to(tl.float32)
@@ -153,26 +155,26 @@ def _split_kernel(
         values = values * fade[:, None] + tl.dot(narrow, v).to(tl.float32)
         total = total * fade + tl.sum(weights, 1)
         largest = higher
-    place = heads * SPLITS + split
+    place = heads * splits + split
     tl.store(partial_ptr + place[:, None] * WIDTH + columns[None, :], values, mask=real[:, None])
     tl.store(scale_ptr + place * 2, largest, mask=real)
     tl.store(scale_ptr + place * 2 + 1, total, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "heads"])
 def _join_kernel(
     partial_ptr,
     scale_ptr,
     out_ptr,
-    SPLITS: tl.constexpr,
+    splits,
+    heads,
     PADDED: tl.constexpr,
     WIDTH: tl.constexpr,
-    HEADS: tl.constexpr,
 ):
-    head = tl.program_id(0) * HEADS + tl.program_id(1)
-    splits, columns = tl.arange(0, PADDED), tl.arange(0, WIDTH)
-    real = splits < SPLITS
-    place = head * SPLITS + splits
+    head = tl.program_id(0) * heads + tl.program_id(1)
+    each, columns = tl.arange(0, PADDED), tl.arange(0, WIDTH)
+    real = each < splits
+    place = head * splits + each
     largest = tl.load(scale_ptr + place * 2, mask=real, other=-1.0e30)
     total = tl.load(scale_ptr + place * 2 + 1, mask=real, other=0.0)
     fade = tl.exp(largest - tl.max(largest, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_a_pool_walks_through_different_memory_and_counts_what_it_gives():
     first, second = pool.numbers((64, 64), torch.bfloat16), pool.numbers((64, 64), torch.bfloat16)
     assert first.data_ptr() != second.data_ptr()
     assert pool.taken == 2 * 64 * 64 * 2
+    pool.begin()
     large = pool.numbers((512, 512), torch.bfloat16)
     assert large.shape == (512, 512)
     assert abs(float(large.float().mean())) < 0.05
+
+
+@pytest.mark.parametrize("sizes", [(3000, 3000, 3000), (9000, 9000), (100, 7000, 8000, 20_000), (8192, 1)])
+def test_inputs_of_one_set_share_no_memory(sizes: tuple[int, ...]):
+    pool = Pool(CPU, 1 << 14, seed=1)
+    for _ in range(20):
+        pool.begin()
+        held = [pool.numbers((size,), torch.bfloat16) for size in sizes]
+        spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in held)
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
