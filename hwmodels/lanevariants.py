@@ -15,7 +15,15 @@ from .timing.form import LaneLike
 USUAL_HEAD_DIM = 128
 
 
-def attention_lane(software: str, n_heads: int, n_kv_heads: int, head_dim: int, kv_width: float = 2.0) -> str:
+def attention_lane(
+    software: str,
+    n_heads: int,
+    n_kv_heads: int,
+    head_dim: int,
+    kv_width: float = 2.0,
+    *,
+    windowed: bool = False,
+) -> str:
     """Return the lane made for a layer, whether or not a device has it.
 
     >>> attention_lane("vllm", 32, 8, 128), attention_lane("vllm", 32, 32, 64, 1.0)
