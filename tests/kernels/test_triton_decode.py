@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from membound.kernels.call import tolerance
@@ -50,3 +55,14 @@ def test_splits_cover_every_key_once():
         workspace = decode.Workspace.of(batch, asked)
         assert (workspace.splits - 1) * workspace.keys_per_split < 1000
         assert workspace.splits * workspace.keys_per_split >= 1000
+
+
+def test_both_kernels_compile_for_a_gpu_that_is_not_here():
+    """The compiler ships its assembler: types and layouts are checked without a GPU."""
+    source = Path(__file__).with_name("compile_decode.py")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(source)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["mma", "joined"]
