@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from membound.calibrate.fit.linear import eager_floors
+from membound.calibrate.eager import SCREENED, without_eager
 from membound.calibrate.publiclanes import DEVICES, PUBLIC_LANES, PublicLane, Score, left_out_models, scores
 from membound.calibrate.table import read_table
 
@@ -60,17 +60,11 @@ def lane_report(lane: PublicLane, folder: Path, *, quick: bool, models: bool) ->
 
 def eager_report(folder: Path) -> list[str]:
     """Return the lanes of each GPU and operation whose floor is host time; none of them is fitted."""
-    lines: list[str] = []
-    for gpu in DEVICES:
-        for op in ("gemm", "mla_decode", "mla_prefill"):
-            table = read_table(folder / f"kernels_aic_{gpu}.parquet", op=op)
-            if op == "gemm":
-                table = table.where(table["m"] == 1)
-            lines += [
-                f"eager, not fitted: {gpu} {op} {name}, floor {us:.0f} us"
-                for name, us in eager_floors(table).items()
-            ]
-    return lines
+    return [
+        f"{gpu}: {line}"
+        for gpu in DEVICES
+        for line in without_eager(read_table(folder / f"kernels_aic_{gpu}.parquet", op=SCREENED))[1]
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

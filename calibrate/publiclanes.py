@@ -21,7 +21,6 @@ from .fit.linear import fit_linear_least_squares, predict_linear_us
 from .fit.mla import (
     fit_mla_decode_least_squares,
     fit_mla_prefill_least_squares,
-    mla_part,
     predict_mla_decode_us,
     predict_mla_prefill_us,
     without_spikes,
@@ -96,8 +95,7 @@ class PublicLane:
         """Return ``train`` and the parts that a fit never sees; expert rows are all train (folds judge them)."""
         if self.op == "moe":
             return {"train": table}
-        masks = mla_part(table) if self.op.startswith("mla") else part(table)
-        return {name: table.where(mask) for name, mask in masks.items()}
+        return {name: table.where(mask) for name, mask in part(table).items()}
 
     def fit(self, train: KernelTable, **options: Any) -> FitResult:
         """Fit the lane to rows that a fit may see."""

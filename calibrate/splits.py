@@ -23,6 +23,9 @@ LARGEST_M: Final = 2048
 LONGEST_CONTEXT: Final = 2048
 """Attention contexts above this are beyond the fit."""
 ATTENTION: Final = ("attn_decode", "attn_prefill")
+LATENT: Final = ("mla_decode", "mla_prefill")
+JUDGED_LATENT_HEADS: Final = (16, 64)
+"""Latent attention with so many heads a rank has an unseen head count."""
 
 PARTS: Final = ("train", "unseen", "beyond")
 
@@ -30,7 +33,7 @@ PARTS: Final = ("train", "unseen", "beyond")
 def part(table: KernelTable) -> Mapping[str, Mask]:
     """Return a mask for each of ``PARTS``; together they cover the rows of the dense families once.
 
-    Only GEMM and attention rows are ever judged here; rows of other operators are all ``train`` (all-reduce is
+    Only GEMM and attention rows, latent ones too, are ever judged here; others are all ``train`` (all-reduce is
     judged by leaving one size out, mixtures of experts by leaving one model out).
 
     Examples
@@ -41,9 +44,11 @@ def part(table: KernelTable) -> Mapping[str, Mask]:
     ['train', 'unseen', 'beyond']
     """
     gemm, attention = table["op"] == "gemm", np.isin(table["op"].astype(str), ATTENTION)
+    latent = np.isin(table["op"].astype(str), LATENT)
     widths = np.isin(table["n"], JUDGED_WIDTHS) | np.isin(table["k"], JUDGED_WIDTHS)
     unseen = (gemm & widths) | (attention & np.isin(table["n_heads"], JUDGED_HEADS))
-    beyond = (gemm & (table["m"] > LARGEST_M)) | (attention & (table["kv_len"] > LONGEST_CONTEXT))
+    unseen |= latent & np.isin(table["n_heads"], JUDGED_LATENT_HEADS)
+    beyond = (gemm & (table["m"] > LARGEST_M)) | ((attention | latent) & (table["kv_len"] > LONGEST_CONTEXT))
     return {"train": ~unseen & ~beyond, "unseen": unseen & ~beyond, "beyond": beyond}
 
 

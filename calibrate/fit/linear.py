@@ -23,8 +23,6 @@ from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .gemm import Values, gemm_regimes
 
 ROWS: Final = 2000
-EAGER_FLOOR_US: Final = 30.0
-"""A one-row linear that takes longer than this beside another lane's was timed with its host, not on its own."""
 
 
 def linear_table_precision(dtype: str) -> Precision:
@@ -37,26 +35,6 @@ def linear_table_precision(dtype: str) -> Precision:
     if dtype not in PRECISION:
         raise CalibrationError(f"unknown dtype of a linear {dtype!r}; allowed: {', '.join(PRECISION)}")
     return PRECISION[dtype]
-
-
-def eager_floors(table: KernelTable, least_us: float = EAGER_FLOOR_US) -> dict[str, float]:
-    """Return the lanes whose shortest call is host time, with that floor [us].
-
-    Parameters
-    ----------
-    table : rows of one GPU and operator, of several lanes
-    least_us : a lane is eager where its floor exceeds the lowest floor of any lane of the table by this much [us]
-
-    Examples
-    --------
-    >>> rows = KernelTable.of({"op": ["gemm"] * 2, "framework": ["sglang", "vllm"], "latency_us": [4.0, 55.0]})
-    >>> eager_floors(rows)
-    {'vllm///': 55.0}
-    """
-    keys = table.lane_key
-    floors = {str(lane): float(table.latency_us[keys == lane].min()) for lane in np.unique(keys.astype(str))}
-    lowest = min(floors.values(), default=0.0)
-    return {lane: floor for lane, floor in floors.items() if floor > lowest + least_us}
 
 
 def linear_parameters(*, quantise: bool, by_m: bool) -> list[Parameter]:

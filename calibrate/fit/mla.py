@@ -21,8 +21,7 @@ from ...hwmodels.timing.form import Chip
 from ...hwmodels.timing.prefill_attention import PrefillParams, mla_prefill_shape, prefill_form
 from ..dtypes import element_width
 from ..errors import CalibrationError
-from ..splits import LONGEST_CONTEXT
-from ..table import KernelTable, Mask
+from ..table import KernelTable
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .gemm import Values
 
@@ -32,18 +31,10 @@ VALUE: Final = 512
 EXPANDED: Final = 320
 """Key plus value width of a head once expanded: 192 + 128."""
 ABSORBED: Final = LATENT + VALUE
-HELD_HEADS: Final = (16, 64)
 _SPIKE: Final = 3.0
 _SHORT: Final = 128
 _SHORT_WEIGHT: Final = 0.3
 """Weight of contexts below one tile: half of a table's rows, and nothing but fixed time."""
-
-
-def mla_part(table: KernelTable) -> Mapping[str, Mask]:
-    """Return masks ``train``, ``unseen`` (held heads) and ``beyond`` (long contexts), which cover the rows once."""
-    beyond = table["kv_len"] > LONGEST_CONTEXT
-    held = np.isin(table["n_heads"], HELD_HEADS) & ~beyond
-    return {"train": ~beyond & ~held, "unseen": held, "beyond": beyond}
 
 
 def without_spikes(table: KernelTable) -> KernelTable:
