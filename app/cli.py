@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .commands.calibrate import calibrate
 from .commands.devices import devices
 from .commands.engines import engines
 from .commands.models import models
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 for verb in (simulate, size, devices, models, engines):
     app.command(cls=GroupedCommand)(verb)
+app.add_typer(calibrate, name="calibrate")
 app.add_typer(trace, name="trace")
 app.add_typer(scenario, name="scenario")
 

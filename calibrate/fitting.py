@@ -171,6 +171,7 @@ def fit_table(
     families: Sequence[str] | None = None,
     software: Sequence[str] | None = None,
     say: Callable[[str], None] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> CalibrationRun:
     """Fit every lane of a table.
 
@@ -183,6 +184,7 @@ def fit_table(
     frozen : leave out the rows of the public tables that a fit is judged on
     families, software : fit only these
     say : takes one line a lane
+    environment : versions and clocks, where we timed ourselves; kept in the run
 
     Raises
     ------

@@ -136,7 +136,7 @@ def _llmservingsim(columns: Mapping[str, Column]) -> Read:
                     **common,
                     "op": streams[op],
                     "num_tokens": count,
-                    "hidden": model.hidden_size,
+                    "hidden": model.hidden,
                     "inter": matrices["down_proj"].k,
                     "n_heads": attention.n_heads,
                     "n_kv_heads": attention.n_kv_heads,

@@ -231,3 +231,11 @@ def _key(name: str) -> str:
 def _round(value: float) -> float:
     """Return a number to five significant digits."""
     return float(f"{value:.5g}")
+
+
+def device_text(device: DeviceProfile) -> str:
+    """Return a device that has no file yet as YAML, without lanes: ``publish`` adds those."""
+    import yaml
+
+    data = device.model_dump(mode="json", exclude_defaults=True, exclude={"fitted"})
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110) + "fitted: {}\n"

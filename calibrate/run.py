@@ -29,7 +29,6 @@ class CalibrationRun:
     screened : one line for each reason for which rows were left out
     skipped : lanes that were not fitted, each with the reason
     environment : versions and clocks, where we timed ourselves
-    datasheet : figures of a device that no catalogue has (a CPU): peak rates [FLOP/s], bandwidth [B/s], memory [B]
     """
 
     id: str
@@ -39,7 +38,6 @@ class CalibrationRun:
     screened: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    datasheet: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def fit(self, family: str, lane: str) -> FitResult:
         """Return the fit of one family and lane.
@@ -72,7 +70,6 @@ class CalibrationRun:
             "screened": list(self.screened),
             "skipped": list(self.skipped),
             "environment": dict(self.environment),
-            "datasheet": dict(self.datasheet),
         }
 
     @classmethod
@@ -97,7 +94,6 @@ class CalibrationRun:
                 screened=tuple(data["screened"]),
                 skipped=tuple(data["skipped"]),
                 environment=data["environment"],
-                datasheet=data["datasheet"],
             )
         except (KeyError, TypeError) as error:
             raise CalibrationError(f"not a calibration run: {type(error).__name__}: {error}") from None

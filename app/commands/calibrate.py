@@ -1,0 +1,287 @@
+"""``membound calibrate``: from timed kernels to a device's lanes, one verb a step."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..console import emit
+from ..help import GroupedCommand
+from ..options import Debug, Form, Format, Quiet
+
+if TYPE_CHECKING:
+    from ...calibrate.run import CalibrationRun
+    from ...calibrate.table import KernelTable
+    from ...hwmodels.device import DeviceProfile
+
+calibrate = typer.Typer(
+    help="Time kernels, fit a device's lanes with error bars, and hold them against measurements.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="Device id, alias or path; cpu.")]
+MaybeDevice = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="Device id, alias or path.")
+]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="Time for all of it: 60s, 5m.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of the shapes that are drawn.")]
+Lane = Annotated[
+    str | None,
+    typer.Option("--lane", metavar="NAME", help="Software lane for all rows; default: each row's framework."),
+]
+
+
+@calibrate.command(cls=GroupedCommand)
+def design(
+    device: Device = "cpu",
+    budget: Budget = "60s",
+    seed: Seed = 0,
+    form: Format = Form.table,
+    debug: Debug = False,
+) -> None:
+    """List the shapes that a measurement within a budget would time."""
+    from ...calibrate.design import design as choose
+    from ...calibrate.machine import machine_of
+    from ..render_calibrate import render_plan
+
+    emit(render_plan(choose(machine_of(device), _seconds(budget), seed), form.value))
+
+
+@calibrate.command(cls=GroupedCommand)
+def measure(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder of the run; gone on with if there.")
+    ],
+    device: Device = "cpu",
+    budget: Budget = "60s",
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Time kernels on the device at hand. A run that was stopped goes on where it was."""
+    from ...calibrate.measure import measure as go
+
+    summary = go(device, _seconds(budget), out, seed=seed, say=(lambda line: None) if quiet else _note)
+    emit(summary.describe() + "\n")
+
+
+@calibrate.command(cls=GroupedCommand)
+def fit(
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|TABLE", help="Folder of a measuring run, or a kernel table.")
+    ],
+    device: MaybeDevice = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where the fits go; default: fit.json in the run."),
+    ] = None,
+    software: Annotated[
+        list[str] | None,
+        typer.Option("--software", metavar="NAME", help="Fit only this framework. Repeatable."),
+    ] = None,
+    family: Annotated[
+        list[str] | None, typer.Option("--family", metavar="NAME", help="Fit only this family. Repeatable.")
+    ] = None,
+    all_rows: Annotated[
+        bool, typer.Option("--all-rows", help="Also fit rows that the frozen splits keep for judging.")
+    ] = False,
+    form: Format = Form.table,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Fit every lane of a run or table: estimates with errors, residuals, calibrated range."""
+    from ...calibrate.fitting import fit_table
+    from ...calibrate.run import FIT
+    from ..render_calibrate import render_run
+
+    table, profile, environment = _rows(what, device)
+    is_run = Path(what).is_dir()
+    run = fit_table(
+        table,
+        profile,
+        run_id=_run_id(what),
+        source=f"timings of run {_run_id(what)} on this machine" if is_run else _source(table),
+        frozen=not (is_run or all_rows),
+        families=family,
+        software=software,
+        say=None if quiet else _note,
+        environment=environment,
+    )
+    target = out or (Path(what) / FIT if is_run else None)
+    if target is not None:
+        run.save(target)
+    emit(render_run(run, form.value))
+
+
+@calibrate.command("import", cls=GroupedCommand)
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Timings of others: Parquet or CSV, gzipped or not.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where the table goes (Parquet).")
+    ] = None,
+    device: MaybeDevice = None,
+    debug: Debug = False,
+) -> None:
+    """Read timings of others into the long schema and leave out what cannot be, counted and named."""
+    from ...calibrate.imports import import_table
+    from ...calibrate.screen import screen
+    from ...calibrate.table import write_table
+
+    imported = import_table(file)
+    screened = screen(imported.table, _device(device) if device else None)
+    lines = [*imported.lines(), *screened.lines()]
+    if out is not None:
+        write_table(screened.table, out)
+        lines.append(f"wrote {len(screened.table)} rows to {out}")
+    emit("\n".join(lines) + "\n")
+
+
+@calibrate.command(cls=GroupedCommand)
+def evaluate(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Folder of a measuring run: its own held-out points."),
+    ] = None,
+    device: MaybeDevice = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="Measured kernels in the long schema.")
+    ] = None,
+    lane: Lane = None,
+    form: Format = Form.table,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Hold a device profile against measured kernels: errors and coverage by operation, dtype and lane."""
+    from ...calibrate.evaluate import evaluate as compare
+    from ..render_calibrate import render_evaluation
+
+    rows, profile = _held_out(run, device) if run is not None else _measured(device, table)
+    found = compare(profile, rows, lane=lane)
+    if form is not Form.table and not quiet:
+        for line in found.screened:
+            _note(line)
+    emit(render_evaluation(found, form.value))
+
+
+@calibrate.command(cls=GroupedCommand)
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Saved fits, or the folder that holds them.")],
+    form: Format = Form.table,
+    debug: Debug = False,
+) -> None:
+    """Show saved fits again."""
+    from ...calibrate.run import CalibrationRun
+    from ..render_calibrate import render_run
+
+    emit(render_run(CalibrationRun.load(run), form.value))
+
+
+@calibrate.command(cls=GroupedCommand)
+def publish(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Saved fits, or the folder that holds them.")],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="Device YAML to write into; made if the device has none."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also replace lanes that are known better.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write fits into a device file. Lanes that are known better stay, unless forced."""
+    from ...calibrate.publish import device_file
+    from ...calibrate.publish import publish as write
+    from ...calibrate.run import CalibrationRun
+
+    found = CalibrationRun.load(run)
+    target = to or device_file(found.device)
+    _make(found, target)
+    done = write(found, target, force=force)
+    lines = [
+        f"{each.family}/{each.lane}: {each.done}" + (f", {each.why}" if each.why else "") for each in done
+    ]
+    emit("\n".join([*lines, f"device file: {target}"]) + "\n")
+
+
+def _make(run: CalibrationRun, target: Path) -> None:
+    """Write the file of a device that has none yet, from what the run saw of it."""
+    from ...calibrate.device import device_of
+    from ...calibrate.errors import CalibrationError
+    from ...calibrate.publish import device_text
+
+    if target.exists():
+        return
+    if not run.environment:
+        raise CalibrationError(f"no device file {str(target)!r}; name an existing one with --to")
+    target.write_text(device_text(device_of(run.environment)), encoding="utf-8")
+
+
+def _rows(what: str, device: str | None) -> tuple[KernelTable, DeviceProfile, dict[str, Any]]:
+    """Return the rows to fit, their device, and the environment where we timed them."""
+    from ...calibrate.device import device_of, of_device
+    from ...calibrate.errors import CalibrationError
+    from ...calibrate.imports import import_table
+    from ...calibrate.runfolder import read_run
+
+    if Path(what).is_dir():
+        found = read_run(what)
+        return found.fit, _device(device) if device else device_of(found.environment), dict(found.environment)
+    if device is None:
+        raise CalibrationError(f"--device is missing: whose timings are in {what!r}?")
+    profile = _device(device)
+    return of_device(import_table(what).table, profile), profile, {}
+
+
+def _held_out(run: str, device: str | None) -> tuple[KernelTable, DeviceProfile]:
+    """Return the points of a measuring run that no fit saw, and its device with the lanes that it gave."""
+    from ...calibrate.device import device_of
+    from ...calibrate.fitting import with_fits
+    from ...calibrate.run import CalibrationRun
+    from ...calibrate.runfolder import read_run
+
+    found = read_run(run)
+    profile = _device(device) if device else device_of(found.environment)
+    return found.held_out, with_fits(profile, CalibrationRun.load(run))
+
+
+def _measured(device: str | None, table: Path | None) -> tuple[KernelTable, DeviceProfile]:
+    from ...calibrate.device import of_device
+    from ...calibrate.errors import CalibrationError
+    from ...calibrate.imports import import_table
+
+    if device is None or table is None:
+        raise CalibrationError("evaluate needs --device and --table, or the folder of a measuring run")
+    profile = _device(device)
+    return of_device(import_table(table).table, profile), profile
+
+
+def _device(name: str) -> DeviceProfile:
+    from ...hwmodels.device import load_device
+
+    return load_device(name)
+
+
+def _seconds(text: str) -> float:
+    from ...hwmodels.units import parse_seconds
+
+    minutes = re.fullmatch(r"\s*([\d.]+)\s*m\s*", text)  # a budget of 5m is minutes, never metres or millis
+    return parse_seconds(f"{minutes[1]}min" if minutes else text)
+
+
+def _run_id(what: str) -> str:
+    name = Path(what).resolve().name
+    return name.split(".", 1)[0] or "run"
+
+
+def _source(table: KernelTable) -> str:
+    """Return where a table's rows come from: what they say themselves, else the file's name."""
+    said = sorted({str(each).partition(":")[0] for each in table["source"] if each})
+    return ", ".join(said[:3]) if said else Path(table.origin).name
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
