@@ -23,6 +23,12 @@ EXTRA_NAMES: Final = ("role", "clock", "id")
 EXTRA_NUMBERS: Final = ("spread", "error", "flop", "moved_bytes", "at_s")
 """Columns of the run's table beyond the long schema."""
 
+_RATES: Final = {
+    **dict.fromkeys(("bfloat16", "int8_wo", "int4_wo"), "gemm"),
+    "float32": "gemm/float32",
+    "int8": "gemm/int8",
+}
+"""Under which name a machine keeps the rate of a dtype."""
 Record = Mapping[str, Any]
 
 
@@ -66,6 +72,7 @@ def read_run(folder: str | os.PathLike[str]) -> MeasuredRun:
         columns = {name: [_filled(name, row.get(name)) for row in rows] for name in SCHEMA}
         return KernelTable.of(columns, str(folder))
 
+    environment = with_seen_rates(environment, timed)
     both = next((record["overlap"] for record in records if record.get("overlap")), None)
     return MeasuredRun(
         part("fit"),
@@ -75,6 +82,25 @@ def read_run(folder: str | os.PathLike[str]) -> MeasuredRun:
         tuple(records),
         Overlap(**both) if both else None,
     )
+
+
+def with_seen_rates(environment: Mapping[str, Any], timed: Iterable[Record]) -> dict[str, Any]:
+    """Return a CPU's environment with the highest rates that the run saw, for want of a datasheet.
+
+    A peak is the highest rate of any kernel of a dtype, the bandwidth that of any kernel whose data no cache holds.
+    """
+    machine = environment.get("machine", {})
+    if machine.get("kind") != "cpu":
+        return dict(environment)
+    rates, bandwidth = dict(machine["flop_rate"]), machine["bandwidth"]
+    for record in timed:
+        seconds = record["latency_us"] * 1e-6
+        name = _RATES.get(record["shape"]["dtype"], "")
+        if name:
+            rates[name] = max(rates.get(name, 0.0), record["flop"] / seconds)
+        if record["moved_bytes"] > machine["cache_bytes"]:
+            bandwidth = max(bandwidth, record["moved_bytes"] / seconds)
+    return {**environment, "machine": {**machine, "flop_rate": rates, "bandwidth": bandwidth}}
 
 
 def read_plan(folder: Path) -> Plan | None:
