@@ -22,7 +22,7 @@ from ..table import KernelTable
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .gemm import Values, gemm_regimes
 
-ROWS: Final = 2000
+ROWS: Final = 3000
 
 
 def linear_table_precision(dtype: str) -> Precision:
