@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import signal
@@ -17,7 +18,7 @@ from membound.calibrate import measure as measuring
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.machine import Lane, machine_of
 from membound.calibrate.measure import drift, measure, read_run
-from membound.calibrate.runfolder import POINTS, TABLE, append, mend, read_records
+from membound.calibrate.runfolder import POINTS, TABLE, append, mend, read_records, with_seen_rates
 from membound.calibrate.table import read_table
 from membound.hwmodels.errors import MemboundError
 from membound.kernels.cost import cost_of
@@ -25,7 +26,7 @@ from membound.kernels.errors import KernelError
 from membound.kernels.results import DeviceFacts, Measured, Overlap, Timing
 from membound.kernels.shape import KernelShape
 
-MACHINE = machine_of("cpu")
+MACHINE = replace(machine_of("cpu"), bandwidth=4e10)
 
 
 class Stage:
@@ -301,3 +302,35 @@ def test_the_machine_of_a_run_takes_its_rates_from_the_device(tmp_path: Path):
     rates = plan["machine"]["flop_rate"]
     assert rates["gemm"] == pytest.approx(MACHINE.flop_rate["gemm"], rel=0.5)
     assert replace(MACHINE, id="x").as_dict()["id"] == "x"
+
+
+def test_nothing_that_a_cpu_run_timed_is_faster_than_the_rates_it_tells(tmp_path: Path):
+    run(tmp_path, Stage())
+    found = read_run(tmp_path)
+    machine = found.environment["machine"]
+    timed = [record for record in found.records if "latency_us" in record]
+    bf16 = [record for record in timed if record["shape"]["dtype"] == "bfloat16"]
+    fastest = max(record["flop"] / record["latency_us"] * 1e6 for record in bf16)
+    assert machine["flop_rate"]["gemm"] == pytest.approx(fastest)
+    large = [record for record in timed if record["moved_bytes"] > machine["cache_bytes"]]
+    assert all(
+        record["moved_bytes"] / record["latency_us"] * 1e6 <= machine["bandwidth"] * 1.001 for record in large
+    )
+    gpu = {"machine": {"kind": "cuda", "flop_rate": {"": 1.0}}}
+    assert with_seen_rates(gpu, timed) == gpu
+
+
+def test_the_gpu_benchmark_goes_its_whole_way_without_a_gpu(tmp_path: Path):
+    path = Path(__file__).parents[2] / "benchmarks" / "gpu_calibration.py"
+    spec = importlib.util.spec_from_file_location("gpu_calibration", path)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    lines = benchmark.calibrated("cpu", 30.0, tmp_path, backend=Stage())
+    assert (tmp_path / "fit.json").is_file()
+    (gemm,) = [line.split() for line in lines if line.startswith("gemm ") and " bfloat16 " in line]
+    assert float(gemm[4]) < 10.0  # a stage keeps to the form that is fitted
+    assert any("ms at once; shared fairly" in line for line in lines)
+    assert benchmark.shared_seconds(Overlap(1.0, 1.0, 2.0, 1e9, 1e9)) == pytest.approx(2.0)
+    assert benchmark.shared_seconds(Overlap(1.0, 1.0, 1.2, 2e9, 0.5e9)) == pytest.approx(1.25)
