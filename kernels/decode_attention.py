@@ -106,8 +106,9 @@ def _triton_probe(device: torch.device) -> None:
         raise RuntimeError(
             "Triton compiles for GPUs; elsewhere only its interpreter runs, which tells no time"
         )
-    sizes = {"batch": 1, "kv_len": 40, "n_heads": 2, "n_kv_heads": 1, "head_dim": 64}
-    shape = KernelShape("attn_decode", "triton_paged", "bfloat16", **sizes)
+    shape = KernelShape(
+        "attn_decode", "triton_paged", "bfloat16", batch=1, kv_len=40, n_heads=2, n_kv_heads=1, head_dim=64
+    )
     _triton(shape, Source(device)).run()
 
 
