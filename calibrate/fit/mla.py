@@ -60,13 +60,13 @@ def mla_decode_parameters(*, tile_heads: int, split: bool) -> list[Parameter]:
     """Return starts and priors of a decode lane; heads to a tile and splitting are pinned."""
     return [
         Parameter("t0_us", 8.0, 0.5, 0.5, 100.0),
-        Parameter("eb", 0.9, 0.1, 0.2, 1.6),
+        Parameter("eb", 0.9, 0.1, 0.2, 1.2),
         Parameter("q", 2.0, 0.3, 1.0, 8.0),
         Parameter("occ", 0.85, 0.3, 0.2, 4.0),
         Parameter("wq", 0.3, 0.7, 0.01, 1.0),
         Parameter("oe", 0.2, 0.8, 0.01, 1.5),
         Parameter("gp", 64.0, 0.5, 4.0, 256.0),
-        Parameter("ec", 0.7, 0.4, 0.05, 2.0),
+        Parameter("ec", 0.7, 0.4, 0.05, 1.2),
         Parameter("tb_us", 0.7, 0.6, 0.02, 20.0),
         Parameter("ts_us", 2.0, 0.7, 0.02, 60.0),
         Parameter("tcta_us", 3.0, 0.6, 0.05, 30.0),
@@ -84,7 +84,7 @@ def mla_prefill_parameters(*, absorbed: bool) -> list[Parameter]:
     """Return starts and priors of a prefill lane; the form it computes in is pinned."""
     return [
         Parameter("t0_us", 10.0, 0.5, 0.5, 200.0),
-        Parameter("ec", 0.6, 0.4, 0.05, 2.0),
+        Parameter("ec", 0.6, 0.4, 0.05, 1.2),
         Parameter("sx", 3.0, 0.5, 0.1, 20.0),
         Parameter("occ", 1.0, 0.4, 0.2, 4.0),
         Parameter("wq", 0.7, 0.5, 0.01, 1.0),

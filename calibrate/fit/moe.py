@@ -144,7 +144,7 @@ def moe_parameters(*, all_rows: bool) -> list[Parameter]:
         Parameter("t1_us", 8.0, 1.0, 0.05, 80.0),
         Parameter("tc", 24.0, 0.7, 2.0, 256.0),
         Parameter("te_ns", 12.0, 0.7, 0.5, 80.0),
-        Parameter("ec", 0.5, 0.4, 0.05, 1.3),
+        Parameter("ec", 0.5, 0.4, 0.05, 1.2),
         Parameter("ct", 40.0, 1.0, 0.5, 600.0),
         Parameter("k0", 150.0, 0.8, 1.0, 2500.0),
         Parameter("eb", 0.9, 0.15, 0.1, 1.2),
