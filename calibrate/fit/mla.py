@@ -31,6 +31,8 @@ VALUE: Final = 512
 EXPANDED: Final = 320
 """Key plus value width of a head once expanded: 192 + 128."""
 ABSORBED: Final = LATENT + VALUE
+_STEPS: Final = (0.1, 0.03, 0.01)
+"""Splits change in jumps as parameters do: derivatives over a wide step first, or a fit stops at the first jump."""
 _SPIKE: Final = 3.0
 _SHORT: Final = 128
 _SHORT_WEIGHT: Final = 0.3
@@ -173,7 +175,7 @@ def fit_mla_decode_least_squares(
         weights=np.where(table["kv_len"] < _SHORT, _SHORT_WEIGHT, 1.0),
         regimes=mla_regimes(table),
         hull=_hull(table),
-        **{"rounds": 2, "evaluations": 25, **options},
+        **{"rounds": 4, "evaluations": 60, "steps": _STEPS, **options},
     )
 
 
