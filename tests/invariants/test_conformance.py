@@ -44,6 +44,8 @@ class Auditor:
         assert not (set(batch.preempted) & set(batch.admitted)), (
             "nobody is preempted and admitted in one breath"
         )
+        if batch.preempted:
+            assert batch.limiter == "kv_blocks", "who stops others for their blocks is short of blocks"
         for request, tokens in batch.tokens.items():
             assert tokens > 0
             assert request.arrival_ns <= flight.composed_ns, "nobody is served before it is there"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from membound.hwmodels.errors import MemboundError
 from membound.sim.run import simulate
@@ -95,3 +97,106 @@ def test_sums_over_a_slow_run_do_not_overflow() -> None:
     assert found["requests"]["completed"] == 400
     assert 0 < found["kv"]["internal_fragmentation"] < 0.05
     assert 0 < found["kv"]["mean_usage"] <= found["kv"]["peak_usage"] <= 1
+
+
+UNDER_PRESSURE: dict[str, Any] = {
+    **SCENARIO,
+    "kv_cache": {"max_model_len": 4096, "num_gpu_blocks_override": 300},
+    "scheduler": {"max_num_batched_tokens": 512},
+    "workload": {
+        "arrivals": {"kind": "poisson", "rate_per_s": 100},
+        "input_tokens": {"kind": "lognormal", "p50": 300, "sigma": 0.8, "min": 20, "max": 2000},
+        "output_tokens": {"kind": "lognormal", "p50": 60, "sigma": 0.6, "min": 1, "max": 300},
+        "requests": 60,
+    },
+}
+
+
+def under_pressure(*sets: str) -> dict[str, Any]:
+    return simulate(parse_scenario(UNDER_PRESSURE, list(sets))).summary()
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    return under_pressure()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "changed"),
+    [
+        ("workload.sampling=top_p_top_k", ["latency"]),
+        ("kernels.attention=naive", ["latency"]),
+        ("quantization.weights=fp8", ["latency", "memory"]),
+        ("quantization.kv_cache=fp8", ["latency", "memory"]),
+        ("parallelism.tensor_parallel_size=2", ["latency", "memory"]),
+        ("engine=vllm-0.12", ["latency", "memory"]),
+        ("scheduler.name=static", ["latency", "limiter"]),
+        ("scheduler.max_num_seqs=4", ["latency", "limiter"]),
+        ("scheduler.max_num_batched_tokens=300", ["latency", "memory"]),
+        ("scheduler.enable_chunked_prefill=false", ["latency", "requests"]),
+        ("scheduler.long_prefill_token_threshold=64", ["latency"]),
+        ("scheduler.scheduler_reserve_full_isl=false", ["latency", "requests"]),
+        ("scheduler.watermark=0.5", ["latency", "requests"]),
+        ("scheduler.async_scheduling=false", ["latency"]),
+        ("kv_cache.allocator=contiguous", ["latency", "kv"]),
+        ("kv_cache.block_size=64", ["latency", "memory"]),
+        ("kv_cache.enable_prefix_caching=false", ["latency"]),
+        ("kv_cache.gpu_memory_utilization=0.5", ["memory"]),
+        ("kv_cache.num_gpu_blocks_override=400", ["latency", "memory"]),
+        ("price.usd_per_gpu_hour=1", ["cost"]),
+        ("simulation.seed=3", ["latency"]),
+    ],
+)
+def test_a_leaf_that_is_taken_changes_what_it_names(
+    plain: dict[str, Any], leaf: str, changed: list[str]
+) -> None:
+    found = under_pressure(leaf)
+    for section in changed:
+        assert found[section] != plain[section], section
+    assert found["requests"]["submitted"] == 60
+
+
+def test_priorities_are_served_in_order(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"0,500,20,{9 - number}" for number in range(10)]
+    trace.write_text("arrival_s,input_tokens,output_tokens,priority\n" + "\n".join(rows) + "\n")
+    scenario = {**SCENARIO, "workload": {"trace": {"path": str(trace)}}}
+    order = {}
+    for policy in ("fcfs", "priority"):
+        sets = [f"scheduler.scheduling_policy={policy}", "scheduler.max_num_seqs=1"]
+        requests = simulate(parse_scenario(scenario, sets)).record.requests
+        order[policy] = np.argsort(requests["first_token_ns"]).tolist()
+    assert order == {"fcfs": list(range(10)), "priority": list(range(9, -1, -1))}
+
+
+@pytest.mark.parametrize(("block_size", "second", "hit"), [
+    (16, "[1, 2]", 992), (64, "[1, 2]", 960), (512, "[1, 2]", 512), (16, "[1, 3]", 512), (64, "[1, 3]", 512),
+    (64, "[3, 2]", 0), (1024, "[1, 2]", 0),
+])  # fmt: skip
+def test_a_repeated_prompt_is_found_in_whole_blocks(
+    tmp_path: Path, block_size: int, second: str, hit: int
+) -> None:
+    """Of prompts of 1000 tokens, 512 to an id, what agrees is found in whole blocks, and never the last token."""
+    trace = tmp_path / "trace.jsonl"
+    row = '"input_length": 1000, "output_length": 5, "hash_ids"'
+    trace.write_text(f'{{"timestamp": 0, {row}: [1, 2]}}\n{{"timestamp": 1000, {row}: {second}}}\n')
+    scenario = {**SCENARIO, "workload": {"trace": {"path": str(trace)}}}
+    result = simulate(parse_scenario(scenario, [f"kv_cache.block_size={block_size}"]))
+    assert result.record.requests["num_cached_tokens"].tolist() == [0, hit]
+    assert result.summary()["kv"]["prefix_hit_rate"] == hit / 2000
+    result = simulate(parse_scenario(scenario, ["kv_cache.enable_prefix_caching=false"]))
+    assert result.record.requests["num_cached_tokens"].tolist() == [0, 0]
+
+
+def test_windows_take_their_share_of_the_pool() -> None:
+    """A request of 4000 tokens needs 250 blocks for the layers that see all of it, and more for the others."""
+    lone = (
+        "model=gemma-3-12b",
+        "workload.input_tokens=3950",
+        "workload.output_tokens=50",
+        "workload.requests=1",
+    )
+    tight, wide = (run(*lone, f"kv_cache.num_gpu_blocks_override={blocks}") for blocks in (500, 2000))
+    assert tight["requests"]["rejected_by_reason"] == {"request exceeds the KV pool": 1}
+    assert wide["requests"]["completed"] == 1
+    assert wide["kv"]["peak_usage"] > 500 / 2000
