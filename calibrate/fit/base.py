@@ -26,6 +26,7 @@ Model = Callable[[Mapping[str, float]], Array]
 _STEPS: Final = (0.03, 0.01)
 """Steps of the logarithm over which derivatives are taken, one round of the fit after the other."""
 _FIRST_SCALE: Final = 0.10
+_SCAN_EVALUATIONS: Final = 8
 _SMALLEST_SCALE: Final = 0.002
 _TO_SD: Final = 1.4826
 """From the median absolute deviation to the standard deviation of a normal."""
@@ -216,6 +217,7 @@ def robust_fit(
     evaluations: int = 40,
     steps: Sequence[float] = _STEPS,
     scale: float | None = None,
+    scan: Mapping[str, Sequence[float]] | None = None,
 ) -> FitResult:
     """Fit parameters to measured times.
 
@@ -233,6 +235,7 @@ def robust_fit(
     evaluations : derivative evaluations a round may take
     steps : steps of the derivative, by round; the last one holds for the rest
     scale : noise of log(time), where it is known [-]; default: from the residuals
+    scan : values from which a parameter is also started, where its effect comes in jumps; the best end is kept
 
     Raises
     ------
@@ -250,8 +253,8 @@ def robust_fit(
     _check(measured, varied, family, lane)
     weight = np.ones(len(measured)) if weights is None else np.sqrt(weights)
     problem = _Problem(model, params, varied, np.log(measured), weight)
-    x = np.log([p.start for p in varied])
     sd = _FIRST_SCALE if scale is None else scale
+    x = _best_start(problem, np.log([p.start for p in varied]), sd, scan or {}, steps[0])
     for turn in range(max(rounds, 1)):
         step = steps[min(turn, len(steps) - 1)]
         x = problem.minimise(x, sd, step, evaluations)
@@ -397,6 +400,23 @@ class _Problem:
             [1.0 / p.sd_log**2 for p in self.varied]
         )
         return np.linalg.pinv(information, hermitian=True)
+
+
+def _best_start(
+    problem: _Problem, x: Array, sd: float, scan: Mapping[str, Sequence[float]], step: float
+) -> Array:
+    """Return the start, or a scanned one, from which a few steps lead lowest."""
+    if not scan:
+        return x
+    names = [p.name for p in problem.varied]
+    starts = [x]
+    for name, values in scan.items():
+        for value in values:
+            moved = x.copy()
+            moved[names.index(name)] = math.log(value)
+            starts.append(moved)
+    ends = [problem.minimise(each, sd, step, _SCAN_EVALUATIONS) for each in starts]
+    return min(ends, key=lambda end: problem.cost(end, sd))
 
 
 def _newton_step(hessian: Array, gradient: Array, free: NDArray[np.bool_], damping: float) -> Array:

@@ -17,10 +17,13 @@ from .gemm import Values
 from .starts import DECODE, start
 
 ROWS: Final = 3000
+OCCUPANCIES: Final = (0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.4)
+"""Blocks per unit to start from: splits and waves jump with them."""
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "eb": (0.05, 1.05), "q": (1.0, 12.0), "occ": (0.1, 8.0), "wq": (0.01, 1.0),
     "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.5),
-    "tb_us": (0.005, 20.0), "ts_us": (0.05, 50.0), "tcta_us": (0.05, 50.0), "cr": (0.02, 20.0),
+    "tb_us": (0.005, 20.0), "ts_us": (0.05, 50.0), "tcta_us": (0.05, 50.0), "cr": (0.02, 20.0), "l2q": (1.0, 20.0),
+    "tq_us": (0.01, 20.0), "tg_us": (0.01, 20.0),
 }  # fmt: skip
 
 
@@ -31,9 +34,12 @@ def decode_parameters(arch: str) -> list[Parameter]:
     bandwidth is what a serving step and a what-if rest on.
     """
     tight = {"q": 0.1, "eb": 0.1, "ts_us": 0.1}
+    own = {"l2f": 0.6, "l2q": 8.0, "tq_us": 1.0, "tg_us": 0.5}
+    wide = {"l2f": 0.5, "l2q": 0.5, "tq_us": 1.5, "tg_us": 1.5}
+    values = {**start(DECODE, arch), **own}
     return [
-        Parameter(name, value, tight.get(name, 0.3), *_BOUNDS[name])
-        for name, value in start(DECODE, arch).items()
+        Parameter(name, value, {**tight, **wide}.get(name, 0.3), *_BOUNDS[name])
+        for name, value in values.items()
     ]
 
 
@@ -84,6 +90,7 @@ def fit_decode_attention_least_squares(
         family="decode_attention",
         lane=lane,
         regimes=decode_regimes(chosen, chip),
+        scan={} if params else {"occ": OCCUPANCIES},
         hull=hull_of(batch=batch, context=seen_keys(table), heads=heads),
         **options,
     )

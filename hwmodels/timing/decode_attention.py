@@ -41,13 +41,16 @@ class DecodeParams:
     occ : thread blocks resident per compute unit [-]
     wq : weight of wave quantisation [-]
     oe : how fast bandwidth falls when few blocks run [-]
-    l2f, l2b : share of L2 that keeps KV between warm repeats, its rate over HBM's [-]
+    l2f, l2b, l2q : share of L2 that keeps KV between warm repeats, its rate over HBM's, and how sharply that ends
+        where KV outgrows it [-]
     gp : rows that a query group is padded to [-]; bounds how much a group of queries per KV head saves
     cr : rewriting of partial results per split, over the query and output bytes [-]
     x : further passes over queries and outputs (MLA) [-]
     key_block : keys per step of the inner loop [tokens]
     split : whether the kernel splits the KV of a sequence over thread blocks (a lane fact)
     qr : sharpness of the maximum in the 3-parameter form; 1 is a sum (CPU) [-]
+    tq, tg : extra fixed time of a call of several sequences and KV heads, whose queries are first copied into their
+        groups (for one of either that is a view), and of one whose groups outgrow the smallest tile of 16 rows [s]
     """
 
     t0: float
@@ -68,6 +71,9 @@ class DecodeParams:
     key_block: int = 128
     split: bool = True
     qr: float = 16.0
+    l2q: float = 2.0
+    tq: float = 0.0
+    tg: float = 0.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> DecodeParams:
@@ -92,6 +98,9 @@ class DecodeParams:
             key_block=64 if "hm" in p else 128,
             split=p.get("split", 1.0) > 0.5,
             qr=p.get("qr", 16.0),
+            l2q=p.get("l2q", 2.0),
+            tq=p.get("tq_us", 0.0) * MICRO,
+            tg=p.get("tg_us", 0.0) * MICRO,
         )
 
 
@@ -108,6 +117,7 @@ class DecodeShape:
     serial_scale : factor on the latency of a key block (head size relative to 128) [-]
     dtype : compute dtype
     score_bytes_per_key : naive attention: score matrix to and from HBM, per key of a sequence [B]
+    large_group : whether more than 16 query heads share a KV head
     """
 
     units_per_sequence: Value
@@ -117,6 +127,7 @@ class DecodeShape:
     serial_scale: Value
     dtype: str = "bf16"
     score_bytes_per_key: float = 0.0
+    large_group: Value = 0.0
 
 
 def decode_shape(
@@ -140,10 +151,13 @@ def decode_shape(
         io_bytes_per_sequence=2.0 * (head_dim + v_dim) * n_heads,
         flop_per_key=2.0 * (head_dim + v_dim) * n_kv_heads * larger(group, params.gp),
         serial_scale=((head_dim + v_dim) / 256.0) ** 0.5,
+        large_group=floor(smaller(group / (SMALLEST_TILE + 1.0), 1.0)),
         dtype=dtype,
     )
 
 
+SMALLEST_TILE = 16
+"""Query rows of the smallest matrix tile."""
 SCORE_BYTES = 12.0
 """Six passes of two bytes over every element of a score matrix in HBM [B]."""
 OFFSET_GRID = 64.0
@@ -219,7 +233,7 @@ class DecodeTerms:
     serial: Value
     split_latency: Value = 0.0
     split_memory: Value = 0.0
-    t0: float = 0.0
+    t0: Value = 0.0
     held: Value = 1.0
     kv_share: Value = 1.0
 
@@ -313,12 +327,13 @@ def decode_terms(
         serial=larger(1.0, soft) * (p.tcta + -(-key_blocks // splits) * p.tb * shape.serial_scale),
     )
     second_pass = splits > 1  # a bool, or an array of them: a factor of 0 or 1
+    copied = (batch > 1) * (shape.units_per_sequence > 1)
     return replace(
         terms,
         kv_share=shape.kv_bytes_per_key / (shape.kv_bytes_per_key + shape.score_bytes_per_key),
         split_latency=p.ts * second_pass,
         split_memory=p.x * io / chip.bandwidth + second_pass * (p.cr * io * splits / (p.eb * chip.bandwidth)),
-        t0=p.t0,
+        t0=p.t0 + p.tq * copied + p.tg * shape.large_group,
         held=smaller(w, 1.0),
     )
 
@@ -347,4 +362,4 @@ def warm_share(
     if params.l2f <= 0.0 or chip.l2_bytes <= 0.0:
         return 0.0
     moved = shape.kv_bytes_per_key * context_sum + shape.io_bytes_per_sequence * batch
-    return 1.0 / (1.0 + (moved / (params.l2f * chip.l2_bytes)) ** 2)
+    return 1.0 / (1.0 + (moved / (params.l2f * chip.l2_bytes)) ** params.l2q)
