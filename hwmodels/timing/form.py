@@ -168,9 +168,9 @@ def smaller(a: Value, b: Value) -> Value:
 
 def whole(a: Value) -> Value:
     """Return the next whole number at or above a number, or of every entry of an array."""
-    return np.ceil(a) if isinstance(a, np.ndarray) else math.ceil(a)
+    return np.asarray(np.ceil(a), dtype=np.float64) if isinstance(a, np.ndarray) else math.ceil(a)
 
 
 def floor(a: Value) -> Value:
     """Return the next whole number at or below a number, or of every entry of an array."""
-    return np.floor(a) if isinstance(a, np.ndarray) else math.floor(a)
+    return np.asarray(np.floor(a), dtype=np.float64) if isinstance(a, np.ndarray) else math.floor(a)
