@@ -144,3 +144,26 @@ def test_the_bytes_that_count_as_useful_hold_the_keys_and_values(tmp_path: Path)
     read = sum(PROMPT + position for position in range(1, ANSWER))
     saved = wide["useful_hbm_bytes"] - narrow["useful_hbm_bytes"]
     assert saved == pytest.approx(read * 2 * 32 * 8 * 128, rel=0.05)
+
+
+def test_a_long_prompt_is_cut_only_where_others_are_there(tmp_path: Path) -> None:
+    cap = "scheduler.long_prefill_token_threshold=64"
+    alone, together = (
+        run(tmp_path, [(0.0, 500, 1)] * count, cap).record.steps for count in (1, 2)
+    )  # fmt: skip
+    assert alone is not None
+    assert together is not None
+    assert alone["prefill_tokens"].tolist() == [500]
+    assert together["prefill_tokens"].tolist() == [128] * 7 + [104]
+
+
+def test_the_peak_is_the_fullest_moment_not_the_last(tmp_path: Path) -> None:
+    kv = run(tmp_path, [(0.0, 400, 3), (10.0, 20, 3)]).summary()["kv"]
+    assert kv["peak_usage"] == 26 / 200
+
+
+def test_prefixes_are_looked_up_once_a_request_however_often_it_is_preempted(tmp_path: Path) -> None:
+    result = run(tmp_path, [(0.0, PROMPT, 300)] * 12, "kv_cache.num_gpu_blocks_override=60")
+    assert result.summary()["kv"]["preemptions"] > 1
+    assert result.record.kv["prefix_queried_tokens"] == 12 * PROMPT
+    assert result.record.kv["prefix_hit_tokens"] == result.record.requests["num_cached_tokens"].sum() == 0
