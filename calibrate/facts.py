@@ -28,7 +28,11 @@ def kernel_facts(family: str, software: str, kernel: str, arch: str) -> dict[str
         cutlass = family == "linear_fp8" and arch == "Hopper" and any(name in kernel for name in _CUTLASS)
         return {"quantise": family not in _WEIGHT_ONLY, "by_m": cutlass}
     if family == "mla_decode":
-        return {"tile_heads": 128 if arch == "Blackwell" else 64, "split": arch in ("Hopper", "Blackwell")}
+        return {
+            "tile_heads": 128 if arch == "Blackwell" else 64,
+            "split": arch in ("Hopper", "Blackwell"),
+            "sharp_cache": arch == "Ada",
+        }
     if family == "mla_prefill":
         return {"absorbed": software == "sglang" and arch != "Blackwell"}
     return {}

@@ -226,7 +226,7 @@ def _latent(gpu: str, framework: str, kv: str, *, tile: int = 64, split: bool = 
     lane = f"{framework}_kv8" if kv == "fp8" else framework
     yield PublicLane(
         gpu, framework, "mla_decode", "bfloat16", "mla_decode", lane, kv_dtype=kv,
-        facts={"tile_heads": tile, "split": split},
+        facts={"tile_heads": tile, "split": split, "sharp_cache": gpu == "l40s"},
         bars={"unseen": decode[0], "beyond": (decode[1], None, None)},
     )  # fmt: skip
     if prefill is not None:

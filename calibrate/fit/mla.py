@@ -11,6 +11,7 @@ Held out are 16 and 64 heads and contexts above 2048; a few rows of the tables a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ EXPANDED: Final = 320
 ABSORBED: Final = LATENT + VALUE
 _STEPS: Final = (0.1, 0.03, 0.01)
 """Splits change in jumps as parameters do: derivatives over a wide step first, or a fit stops at the first jump."""
+_EDGE: Final = 1e-3
 _SPIKE: Final = 3.0
 _SHORT: Final = 128
 _SHORT_WEIGHT: Final = 0.3
@@ -58,8 +60,12 @@ def without_spikes(table: KernelTable) -> KernelTable:
     return table.where(kept)
 
 
-def mla_decode_parameters(*, tile_heads: int, split: bool) -> list[Parameter]:
-    """Return starts and priors of a decode lane; heads to a tile and splitting are pinned."""
+def mla_decode_parameters(*, tile_heads: int, split: bool, sharp_cache: bool = False) -> list[Parameter]:
+    """Return starts and priors of a decode lane; heads to a tile and splitting are pinned.
+
+    With ``sharp_cache`` the share of the cache that repeats find in L2 may end as sharply as the data say.
+    """
+    sharpness = [Parameter("l2q", 3.0, 0.5, 1.0, 12.0)] if sharp_cache else []
     return [
         Parameter("t0_us", 8.0, 0.5, 0.5, 100.0),
         Parameter("eb", 0.9, 0.1, 0.2, 1.2),
@@ -77,6 +83,7 @@ def mla_decode_parameters(*, tile_heads: int, split: bool) -> list[Parameter]:
         Parameter("rr", 0.3, 0.8, 0.005, 1.0),
         Parameter("l2f", 0.3, 0.7, 0.02, 1.0),
         Parameter("l2b", 1.5, 0.4, 1.0, 6.0),
+        *sharpness,
         Parameter("hm", float(tile_heads), vary=False),
         Parameter("split", float(split), vary=False),
     ]
@@ -148,6 +155,7 @@ def fit_mla_decode_least_squares(
     *,
     tile_heads: int = 64,
     split: bool = True,
+    sharp_cache: bool = False,
     lane: str = "trtllm",
     **options: Any,
 ) -> FitResult:
@@ -159,6 +167,7 @@ def fit_mla_decode_least_squares(
     chip : the device's datasheet symbols
     tile_heads : heads that share one pass over the cache
     split : the kernel divides the cache of a sequence over thread blocks
+    sharp_cache : L2 is large beside HBM's rate (L40S: 96 MB at four times it), its edge shows
     lane : software lane
     options : further arguments of ``robust_fit``
 
@@ -166,9 +175,9 @@ def fit_mla_decode_least_squares(
     ------
     CalibrationError : too few rows, or times that are not positive
     """
-    return robust_fit(
+    fit = robust_fit(
         lambda values: predict_mla_decode_us(chip, values, table),
-        mla_decode_parameters(tile_heads=tile_heads, split=split),
+        mla_decode_parameters(tile_heads=tile_heads, split=split, sharp_cache=sharp_cache),
         table.latency_us,
         family="mla_decode",
         lane=lane,
@@ -177,6 +186,19 @@ def fit_mla_decode_least_squares(
         hull=_hull(table),
         **{"rounds": 4, "evaluations": 60, "steps": _STEPS, **options},
     )
+    return _off_the_edge(fit, chip)
+
+
+def _off_the_edge(fit: FitResult, chip: Chip) -> FitResult:
+    """Return a fit whose resident blocks lie between two whole numbers.
+
+    Splits depend on whole blocks alone, so a fit likes to end where one more block begins; rounded for
+    printing, such a value may fall to the other side and double a call's time.
+    """
+    occ = fit.values["occ"]
+    blocks = np.floor(occ.estimate * chip.units + _EDGE) + 0.5
+    values = {**fit.values, "occ": replace(occ, estimate=float(blocks / chip.units))}
+    return replace(fit, values=values)
 
 
 def fit_mla_prefill_least_squares(
