@@ -13,7 +13,6 @@ from typing import cast
 from .bareengine import EngineLike, engine_name, rules_of
 from .device import DeviceProfile
 from .errors import CapacityError
-from .kvcaches import kv_dtype
 from .kvlayout import KVLayout
 from .lowering import Parallelism, ParallelismLike
 from .memorylog import PrintedMemory
@@ -23,7 +22,6 @@ from .otherpools import sglang_pool, tensorrt_llm_pool
 from .pool import KVPool, PoolSettings, Source
 from .spec import Attention, ModelSpec, MultiHeadLatentAttention
 from .vllmpool import VllmCase
-from .weightformat import stored_format
 
 
 def kv_pool(
@@ -197,20 +195,14 @@ def _vllm_pool(
     fits = min(stage.blocks for stage in stages)
     if settings.num_gpu_blocks_override is not None and blocks > fits:
         warnings.append(f"num_gpu_blocks_override {blocks:,} is more than the {fits:,} blocks that fit")
-    pool = KVPool(
-        device=device.id,
-        engine=engine.id,
-        model=model.id,
-        parallelism=ranks,
+    pool = KVPool.sized(
+        device,
+        engine,
+        model,
+        ranks,
+        settings,
         total_bytes=case.total_bytes,
         budget_bytes=case.budget(settings),
-        gpu_memory_utilization=settings.gpu_memory_utilization or 0.0,
-        max_num_seqs=settings.max_num_seqs or 0,
-        max_num_batched_tokens=settings.max_num_batched_tokens or 0,
-        max_model_len=settings.max_model_len or 0,
-        block_size=settings.block_size or 0,
-        kv_cache_dtype=kv_dtype(model, settings.kv_cache_dtype),
-        weight_format=stored_format(model.quantization, model.dtype, settings.weights).name,
         stages=stages,
         layout=layout,
         num_gpu_blocks=blocks,
@@ -219,7 +211,6 @@ def _vllm_pool(
         # V0 gave each stage of a pipeline its own scheduler, and each scheduler its share of the blocks.
         split=ranks.pipeline_parallel_size if rules.scheduler == "v0" else 1,
         uncertainty_bytes=case.uncertainty(settings, source),
-        max_position=model.max_position,
         warnings=tuple(warnings),
     )
     return replace(pool, warnings=(*pool.warnings, *length_warnings(pool)))

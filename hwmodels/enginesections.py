@@ -154,7 +154,7 @@ class CapacitySection(BaseModel):
     small_batch_sampler_bytes_per_entry, small_batch_rows : the same for fewer rows than ``small_batch_rows``
     non_torch_gib : growth outside torch by architecture, ``default`` for the others [GiB]
     nccl_gib : communicators inside the budget by link [GiB]; empty where they are outside
-    graph_gib : graphs subtracted from the pool [GiB]
+    graph_gib : graphs subtracted from the pool, None as the version's rules have it [GiB]
     null_block : whether one block is reserved
     uncertainty_gib : half-width by kind of model (``dense``, ``other``) [GiB]
     """
@@ -168,6 +168,6 @@ class CapacitySection(BaseModel):
     small_batch_rows: int = Field(default=0, ge=0)
     non_torch_gib: dict[str, float] = {}
     nccl_gib: dict[str, float] = {}
-    graph_gib: float = Field(default=0, ge=0)
+    graph_gib: float | None = Field(default=None, ge=0)
     null_block: bool = True
     uncertainty_gib: dict[str, float] = {}

@@ -175,8 +175,7 @@ def with_profile(
         small_sampler_rows=rows,
         non_torch_gib=capacity.non_torch_gib or rules.non_torch_gib,
         nccl_gib=capacity.nccl_gib,
-        # 0 in the YAML is "not stated": from 0.18 on every version takes something, counted or left behind.
-        graph_gib=capacity.graph_gib or rules.graph_gib,
+        graph_gib=rules.graph_gib if capacity.graph_gib is None else capacity.graph_gib,
         dense_gib=capacity.uncertainty_gib.get("dense", rules.dense_gib),
         wide_gib=capacity.uncertainty_gib.get("other", rules.wide_gib),
     )

@@ -9,7 +9,6 @@ from .activations import forward_bytes
 from .bareengine import EngineLike
 from .device import DeviceProfile
 from .errors import CapacityError
-from .kvcaches import kv_dtype
 from .kvlayout import KVLayout, kv_layout
 from .lowering import Parallelism
 from .memorylog import PrintedMemory
@@ -19,7 +18,6 @@ from .pool import KVPool, PoolSettings, PoolStage, Source, Term
 from .spec import ModelSpec
 from .stages import stage_layers
 from .vllmpool import is_wide
-from .weightformat import stored_format
 from .weights import WeightShard, weight_shards
 
 MIB = 1 << 20
@@ -213,30 +211,21 @@ def _compose(
             f"{model.id} does not fit {device.id} under {engine.id}: {sum_of_terms(worst.terms)}, against a "
             + f"budget of {in_gib(budget)} GiB of {in_gib(total)}; raise tensor_parallel_size or quantize"
         )
-    return KVPool(
-        device=device.id,
-        engine=engine.id,
-        model=model.id,
-        parallelism=ranks,
+    return KVPool.sized(
+        device,
+        engine,
+        model,
+        ranks,
+        settings,
         total_bytes=total,
         budget_bytes=budget,
-        gpu_memory_utilization=settings.gpu_memory_utilization or 0.0,
-        max_num_seqs=settings.max_num_seqs or 0,
-        max_num_batched_tokens=settings.max_num_batched_tokens or 0,
-        max_model_len=settings.max_model_len or 0,
-        block_size=settings.block_size or 0,
-        kv_cache_dtype=kv_dtype(model, settings.kv_cache_dtype),
-        weight_format=stored_format(model.quantization, model.dtype, settings.weights).name,
         stages=tuple(stages),
         layout=layout,
         num_gpu_blocks=settings.num_gpu_blocks_override or blocks,
         blocks_source="setting" if settings.num_gpu_blocks_override else source,
-        null_blocks=0,
-        split=1,
         uncertainty_bytes=0
         if source == "printed" or settings.num_gpu_blocks_override
         else _uncertainty(engine, model),
-        max_position=model.max_position,
         warnings=(
             *layout.notes,
             *printed.warnings,

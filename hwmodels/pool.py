@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .bareengine import EngineLike
+from .device import DeviceProfile
+from .kvcaches import kv_dtype
 from .kvlayout import KVLayout
 from .lowering import Parallelism
 from .memorylog import PrintedMemory
+from .spec import ModelSpec
+from .weightformat import stored_format
 from .weights import WeightShard
 
 GIB = 1 << 30
@@ -149,6 +154,52 @@ class KVPool:
     uncertainty_bytes: int
     max_position: int
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def sized(
+        cls,
+        device: DeviceProfile,
+        engine: EngineLike,
+        model: ModelSpec,
+        ranks: Parallelism,
+        settings: PoolSettings,
+        *,
+        total_bytes: int,
+        budget_bytes: int,
+        stages: tuple[PoolStage, ...],
+        layout: KVLayout,
+        num_gpu_blocks: int,
+        blocks_source: Source,
+        uncertainty_bytes: int,
+        null_blocks: int = 0,
+        split: int = 1,
+        warnings: tuple[str, ...] = (),
+    ) -> KVPool:
+        """Return the pool of a model under resolved settings; the other arguments are the fields of those names."""
+        return cls(
+            device=device.id,
+            engine=engine.id,
+            model=model.id,
+            parallelism=ranks,
+            total_bytes=total_bytes,
+            budget_bytes=budget_bytes,
+            gpu_memory_utilization=settings.gpu_memory_utilization or 0.0,
+            max_num_seqs=settings.max_num_seqs or 0,
+            max_num_batched_tokens=settings.max_num_batched_tokens or 0,
+            max_model_len=settings.max_model_len or 0,
+            block_size=settings.block_size or 0,
+            kv_cache_dtype=kv_dtype(model, settings.kv_cache_dtype),
+            weight_format=stored_format(model.quantization, model.dtype, settings.weights).name,
+            stages=stages,
+            layout=layout,
+            num_gpu_blocks=num_gpu_blocks,
+            blocks_source=blocks_source,
+            null_blocks=null_blocks,
+            split=split,
+            uncertainty_bytes=uncertainty_bytes,
+            max_position=model.max_position,
+            warnings=warnings,
+        )
 
     @property
     def tightest(self) -> PoolStage:

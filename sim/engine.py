@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import simpy
 
     from .clock import Clock
-    from .flight import Observer
+    from .flight import Arrivals, Observer
     from .kvcache.base import KVAllocator
     from .recorder import Recorder
     from .resources import SharedDevice, Work
@@ -45,8 +45,6 @@ class Engine:
     async_scheduling : compose one step ahead
     fast_forward : take repeating steps at once; the results are the same
     cohort : keep the decoding requests as one object; off, each is looked at in every step, with the same results
-    deliver : called at every composing instant to submit whatever has arrived by then
-    next_arrival_ns : earliest time of an arrival not delivered yet, or None; only a hint for the length of runs
     on_finish : called with every request that ends
     device : a device that others use too: every step is then work on its resources, in phases, and takes as
         long as they let it; None is a device of one's own, whose clock is arithmetic
@@ -64,8 +62,6 @@ class Engine:
         async_scheduling: bool = False,
         fast_forward: bool = True,
         cohort: bool = True,
-        deliver: Callable[[int], None] = lambda now: None,
-        next_arrival_ns: Callable[[], int | None] = lambda: None,
         on_finish: Callable[[Request], None] = lambda request: None,
         observer: Observer | None = None,
         device: SharedDevice | None = None,
@@ -79,8 +75,8 @@ class Engine:
         self.depth = 2 if async_scheduling else 1
         self.fast_forward = fast_forward and device is None
         self.cohort = cohort
-        self.deliver = deliver
-        self.next_arrival_ns = next_arrival_ns
+        self.deliver: Callable[[int], None] = lambda now: None
+        self.next_arrival_ns: Callable[[], int | None] = lambda: None
         self.on_finish = on_finish
         self.observer = observer
         self.device = device
@@ -98,6 +94,10 @@ class Engine:
         self._pace_ns = 0
         self._wake: simpy.Event | None = None
         self._busy = False
+
+    def connect(self, arrivals: Arrivals) -> None:
+        """Ask ``arrivals`` at every composing instant to submit whoever has arrived by then."""
+        self.deliver, self.next_arrival_ns = arrivals.deliver, arrivals.next_arrival_ns
 
     # -- what the outside does ----------------------------------------------------------------------------------
 

@@ -49,6 +49,18 @@ class PhaseTimer(StepTimer, Protocol):
         ...
 
 
+class Arrivals(Protocol):
+    """Brings requests to an engine; ``sim.source.Source`` is one."""
+
+    def deliver(self, now: int) -> None:
+        """Submit every request that is due by ``now`` [ns]."""
+        ...
+
+    def next_arrival_ns(self) -> int | None:
+        """Return when the next request arrives, None if that is not known [ns]; only a hint for the length of runs."""
+        ...
+
+
 class Flight:
     """A composed step, or a run of equal ones, whose outputs have not been applied yet.
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..hwmodels.account import STEP_CAUSES
 from .attribution import RequestAttribution
 from .histogram import LogHistogram, exact_dot
-from .record import LIMITERS
+from .record import LIMITERS, REQUEST_COLUMNS
 
 if TYPE_CHECKING:
     from .engine import Engine, Flight
@@ -30,10 +30,6 @@ Int64Array = npt.NDArray[np.int64]
 FLUSH_STEPS = 16384
 LIMITER_CODES = {name: code for code, name in enumerate(LIMITERS)}
 _NOBODY: dict[int, int] = {}
-REQUEST_FIELDS = (
-    "index", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "input_tokens", "output_tokens",
-    "num_cached_tokens", "num_preemptions", "priority", "status", "slo_class", "session", "reject_reason",
-)  # fmt: skip
 
 
 class StepRow(NamedTuple):
@@ -329,9 +325,9 @@ class Recorder:
 
     def requests(self) -> dict[str, Int64Array]:
         """Return the rows of all ended requests as columns, in order of submission."""
-        table = np.array(self._requests, dtype=np.int64).reshape(-1, len(REQUEST_FIELDS))
+        table = np.array(self._requests, dtype=np.int64).reshape(-1, len(REQUEST_COLUMNS))
         table = table[np.argsort(table[:, 0], kind="stable")]
-        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(REQUEST_FIELDS)}
+        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(REQUEST_COLUMNS)}
 
     # -- working out ------------------------------------------------------------------------------------------
 

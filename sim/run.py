@@ -199,7 +199,7 @@ def run_engine(
     )
     block_size = allocator.block_size if resolved.kv_cache.enable_prefix_caching else None
     source = Source(env, workload.iter_requests(block_size), engine.submit, workload.closed_loop)
-    engine.deliver, engine.next_arrival_ns = source.deliver, source.next_arrival_ns
+    engine.connect(source)
     with _no_cycles():
         env.run()
     if ended != total:

@@ -20,21 +20,11 @@ from membound.hwmodels.spec import (
     Recurrent,
 )
 
+from .configs import LLAMA
+
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CONFIGS = SHARED / "hf_configs"
 needs_shared = pytest.mark.skipif(not CONFIGS.is_dir(), reason="needs ../shared/hf_configs")
-
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-    "torch_dtype": "bfloat16",
-}
 
 
 def attention(model: ModelSpec, group: int = 0) -> Attention:

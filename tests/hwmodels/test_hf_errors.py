@@ -10,17 +10,7 @@ from hypothesis import strategies as st
 from membound.hwmodels.errors import ModelConfigError
 from membound.hwmodels.hf_config import read_config
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-    "torch_dtype": "bfloat16",
-}
+from .configs import LLAMA
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])

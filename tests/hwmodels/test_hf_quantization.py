@@ -9,18 +9,7 @@ import pytest
 from membound.hwmodels.hf_config import read_config
 from membound.hwmodels.spec import MoEFFN
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-    "torch_dtype": "bfloat16",
-}
-
+from .configs import LLAMA
 
 DEEPSEEK = LLAMA | {
     "model_type": "deepseek_v3", "num_key_value_heads": 8, "q_lora_rank": 48, "kv_lora_rank": 32,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from membound.sim.policies import find_policy
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
 from membound.sim.scheduler.base import Scheduler
+from membound.sim.source import Source
 
 
 class LinearCost:
@@ -110,29 +111,15 @@ def run(
     env = simpy.Environment(0)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
     assert all(a.arrival_ns <= b.arrival_ns for a, b in pairwise(requests))
-    position = 0
-
-    def deliver(now: int) -> None:
-        nonlocal position
-        while position < len(requests) and requests[position].arrival_ns <= now:
-            position += 1
-            engine.submit(requests[position - 1])
-
-    def arrivals() -> Iterator[simpy.Event]:
-        while position < len(requests):
-            yield env.timeout(requests[position].arrival_ns - env.now)
-            deliver(env.now)
-
     allocator = make_allocator(case)
     recorder = Recorder(block_size=allocator.block_size, keep_steps=True)
     engine = Engine(
         env, make_scheduler(case), allocator,
         LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
-        cohort=cohort, deliver=deliver, observer=observer,
-        next_arrival_ns=lambda: requests[position].arrival_ns if position < len(requests) else None,
+        cohort=cohort, observer=observer,
     )  # fmt: skip
-    env.process(arrivals())
+    engine.connect(Source(env, iter(requests), engine.submit))
     for _ in range(20_000):
         if env.peek() == float("inf"):
             break

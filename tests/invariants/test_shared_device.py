@@ -11,6 +11,7 @@ from membound.sim.engine import Engine
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
 from membound.sim.resources import SharedDevice
+from membound.sim.source import Source
 
 from .harness import Case, LinearCost, make_allocator, make_scheduler, recorded, run
 from .strategies import cases
@@ -39,24 +40,11 @@ def start(case: Case, env: simpy.Environment, device: SharedDevice) -> Shared:
     allocator = make_allocator(case)
     recorder = Recorder(block_size=allocator.block_size, keep_steps=True)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
-    position = 0
-
-    def deliver(now: int) -> None:
-        nonlocal position
-        while position < len(requests) and requests[position].arrival_ns <= now:
-            position += 1
-            engine.submit(requests[position - 1])
-
-    def arrivals():
-        while position < len(requests):
-            yield env.timeout(requests[position].arrival_ns - env.now)
-            deliver(env.now)
-
     engine = Engine(
         env, make_scheduler(case), allocator, PhasedCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
-        max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, deliver=deliver, device=device,
+        max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, device=device,
     )  # fmt: skip
-    env.process(arrivals())
+    engine.connect(Source(env, iter(requests), engine.submit))
     return Shared(recorder, engine)
 
 

@@ -12,7 +12,7 @@ import gzip
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from membound.sim.recorder import Recorder
 from membound.sim.request import Request, Status
 from membound.sim.scheduler.base import ScheduledBatch
 from membound.sim.scheduler.vllm_v1 import VllmV1
+from membound.sim.source import Source
 
 US = 1000
 
@@ -241,20 +242,6 @@ def run_case(
         for index, row in enumerate(case["requests"])
     ]
     queue = sorted(requests, key=lambda request: (request.arrival_ns, request.index))
-    position = 0
-
-    def deliver(now: int) -> None:
-        nonlocal position
-        while position < len(queue) and queue[position].arrival_ns <= now:
-            request = queue[position]
-            position += 1
-            engine.submit(request)
-
-    def arrivals() -> Iterator[simpy.Event]:
-        while position < len(queue):
-            yield env.timeout(queue[position].arrival_ns - env.now)
-            deliver(env.now)
-
     recorder = Recorder(block_size=size)
     log = Log()
     scheduler = VllmV1(
@@ -273,10 +260,9 @@ def run_case(
     engine = Engine(
         env, scheduler, allocator, DeclaredCost(**cost), recorder,
         max_model_len=config["max_model_len"], async_scheduling=config["async_scheduling"],
-        fast_forward=fast_forward, cohort=cohort, deliver=deliver,
-        next_arrival_ns=lambda: queue[position].arrival_ns if position < len(queue) else None, observer=log,
+        fast_forward=fast_forward, cohort=cohort, observer=log,
     )  # fmt: skip
-    env.process(arrivals())
+    engine.connect(Source(env, iter(queue), engine.submit))
     env.run()
     recorder.close_books()
     enter_arrivals(log.steps, queue)

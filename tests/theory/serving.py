@@ -84,7 +84,7 @@ def serve(
         on_finish=lambda request: source.finished(request),
     )
     source = Source(env, requests(), engine.submit, closed_loop)
-    engine.deliver, engine.next_arrival_ns = source.deliver, source.next_arrival_ns
+    engine.connect(source)
     env.run()
     recorder.close_books()
     table = recorder.requests()
