@@ -216,7 +216,13 @@ def fit_table(
         reasons = "; ".join(skipped[:3]) or "it has no rows of an operation that is known"
         raise CalibrationError(f"nothing to fit in {table.origin or 'the table'}: {reasons}")
     return CalibrationRun(
-        run_id, device.id, source, tuple(done.values()), (*screened.lines(), *eager), tuple(skipped)
+        run_id,
+        device.id,
+        source,
+        tuple(done.values()),
+        (*screened.lines(), *eager),
+        tuple(skipped),
+        environment or {},
     )
 
 
