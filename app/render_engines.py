@@ -114,6 +114,8 @@ def _plain(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items()) or "none"
+    if value is None:
+        return "as the version's rules have it"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
