@@ -8,6 +8,7 @@ from membound.calibrate.eager import eager_floors, without_eager
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.facts import kernel_facts
 from membound.calibrate.fit.linear import fit_linear_least_squares, linear_table_precision, predict_linear_us
+from membound.calibrate.fitting import fit_table
 from membound.calibrate.predict import predict_us
 from membound.calibrate.table import KernelTable
 from membound.hwmodels.device import load_device
@@ -102,6 +103,24 @@ def test_lanes_timed_with_their_host_are_left_out_and_named() -> None:
     assert kept["op"].tolist() == ["gemm", "moe"]  # experts differ in size, not in launch
     assert len(lines) == 1
     assert "excluded 2 rows" in lines[0]
+
+
+def test_our_own_slow_lanes_are_not_host_time() -> None:
+    """A CPU that dequantises its weights before each product takes long for every call: that is its kernel."""
+    rows, slow = shapes(30), shapes(30, "int4_wo")
+    us = {"bfloat16": 20.0 + predict_linear_us(H100, BEST, rows), "int4_wo": 900.0 + np.arange(30)}
+    columns = {name: [*rows[name], *slow[name]] for name in ("op", "m", "n", "k")}
+    table = KernelTable.of(
+        {**columns, "dtype": ["bfloat16"] * 30 + ["int4_wo"] * 30, "framework": ["torch"] * 60,
+         "latency_us": np.concatenate(list(us.values()))}
+    )  # fmt: skip
+    assert eager_floors(table)
+    assert without_eager(table)[1] == []
+    public = KernelTable.of({**table.columns, "framework": ["vllm"] * 60})
+    for timed, families in ((table, {"gemm", "linear_w4a16"}), (public, {"gemm"})):
+        run = fit_table(timed, DEVICE, run_id="r", source="test", frozen=False)
+        assert {fit.family for fit in run.fits} == families
+        assert any("host time" in line for line in run.screened) is (timed is public)
 
 
 def test_what_is_known_of_a_kernel_follows_from_its_name_and_device() -> None:
