@@ -29,6 +29,7 @@ from .fit.linear import predict_linear_us
 from .fit.mla import mla_regimes, predict_mla_decode_us, predict_mla_prefill_us
 from .fit.moe import EXPERTS, expert_rows, moe_regimes
 from .fit.prefill_attention import predict_prefill_us, prefill_regimes
+from .publiclanes import expert_lane
 from .streams import STREAMS, moved_bytes_of
 from .table import Column, KernelTable
 
@@ -197,11 +198,15 @@ def expert_family(table: KernelTable) -> Column:
 
 
 def expert_lanes(table: KernelTable, software: Column) -> Column:
-    """Return the expert lane of each row: ``vllm_ep`` where the experts are dealt out over ranks."""
-    dealt = (table["ep"] > 1).tolist()
-    return np.array(
-        [f"{name}_ep" if ep else name for name, ep in zip(software, dealt, strict=True)], dtype=object
-    )
+    """Return the expert lane of each row: that of its kernel, ``vllm_ep`` or ``sglang_triton`` say."""
+    keys = [
+        (str(gpu), str(name), str(dtype), str(kernel), bool(ep > 1))
+        for gpu, name, dtype, kernel, ep in zip(
+            table["gpu"], software, table["dtype"], table["kernel_source"], table["ep"], strict=True
+        )
+    ]
+    names = {key: expert_lane(*key) for key in dict.fromkeys(keys)}
+    return np.array([names[key] for key in keys], dtype=object)
 
 
 def latent_lanes(table: KernelTable, software: Column) -> Column:

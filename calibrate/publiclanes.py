@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from ..hwmodels.device import load_device
+from ..hwmodels.errors import CatalogError
 from ..hwmodels.steptypes import chip_of
 from ..hwmodels.timing.form import Chip
-from .fit.base import FitResult, errors
+from .fit.base import Array, FitResult, errors
 from .fit.linear import fit_linear_least_squares, predict_linear_us
 from .fit.mla import (
     fit_mla_decode_least_squares,
@@ -25,7 +27,7 @@ from .fit.mla import (
     predict_mla_prefill_us,
     without_spikes,
 )
-from .fit.moe import common_shapes, expert_rows, fit_moe_least_squares, models_of
+from .fit.moe import common_shapes, expert_precision, expert_rows, fit_moe_least_squares, models_of
 from .screen import screen
 from .splits import part
 from .table import KernelTable, read_table
@@ -153,6 +155,39 @@ def scores(lane: PublicLane, table: KernelTable, fit: FitResult) -> Iterator[Sco
             yield score(lane, name, lane.predict_us(fit.params, chosen), chosen)
 
 
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One model under a fit to all others of its lane.
+
+    Attributes
+    ----------
+    model : the one left out
+    rows : its rows, or a sample of them
+    ratio : predicted/measured of each
+    """
+
+    model: str
+    rows: KernelTable
+    ratio: Array
+
+
+def folds(
+    lane: PublicLane, table: KernelTable, rows: int = FOLD_ROWS, scored: int = FOLD_SCORED
+) -> Iterator[Fold]:
+    """Yield each model of an expert lane under a fit to all others; nothing where there is only one.
+
+    Parameters
+    ----------
+    rows, scored : rows fitted and scored in each fold
+    """
+    models = models_of(table)
+    names = sorted(set(models.tolist()))
+    for model in names if len(names) > 1 else ():
+        held = table.where(models == model).sample(scored)
+        fit = lane.fit(table.where(models != model), rows=rows, evaluations=10)
+        yield Fold(model, held, lane.predict_us(fit.params, held) / held.latency_us)
+
+
 def left_out_models(
     lane: PublicLane, table: KernelTable, rows: int = FOLD_ROWS, scored: int = FOLD_SCORED
 ) -> Iterator[Score]:
@@ -164,17 +199,14 @@ def left_out_models(
     ----------
     rows, scored : rows fitted and scored in each fold
     """
-    models = models_of(table)
-    ratios: list[Any] = []
-    common: list[Any] = []
-    for model in sorted(set(models.tolist())):
-        held = table.where(models == model).sample(scored)
-        fit = lane.fit(table.where(models != model), rows=rows, evaluations=10)
-        predicted = lane.predict_us(fit.params, held)
-        ratios.append(predicted / held.latency_us)
-        common.append(common_shapes(held))
-        yield Score(model, len(held), errors(ratios[-1]))
-    ratio, usual = np.concatenate(ratios), np.concatenate(common)
+    found: list[Fold] = []
+    for fold in folds(lane, table, rows, scored):
+        found.append(fold)
+        yield Score(fold.model, len(fold.rows), errors(fold.ratio))
+    if not found:
+        return
+    ratio = np.concatenate([fold.ratio for fold in found])
+    usual = np.concatenate([common_shapes(fold.rows) for fold in found])
     yield Score("left-out model", len(ratio), errors(ratio))
     yield Score("common shapes", int(usual.sum()), errors(ratio[usual]))
 
@@ -187,11 +219,19 @@ _MOE_B: Final[_Bar] = (10.5, 7.5, 23.0)
 
 
 def _moe(
-    gpu: str, framework: str, dtype: str, lane: str, bar: _Bar, *, kernel: str = "", triton: bool = False
+    gpu: str,
+    framework: str,
+    dtype: str,
+    lane: str,
+    bar: _Bar = (None, None, None),
+    *,
+    kernel: str = "",
+    triton: bool = False,
 ) -> PublicLane:
-    name = {"bfloat16": "moe", "int4_wo": "moe_w4a16"}.get(dtype, f"moe_{dtype}")
+    held = expert_precision(dtype).name
     facts, bars = _TRITON if triton else _OWN, {"left-out model": bar}
-    return PublicLane(gpu, framework, "moe", dtype, name, lane, kernel, facts=facts, bars=bars)
+    family = f"moe_{held}" if held else "moe"
+    return PublicLane(gpu, framework, "moe", dtype, family, lane, kernel, facts=facts, bars=bars)
 
 
 EXPERT_LANES: Final = (
@@ -216,7 +256,51 @@ EXPERT_LANES: Final = (
     _moe("l40s", "vllm", "fp8_block", "vllm", (12.0, 6.5, 27.0), triton=True),
     _moe("l40s", "vllm", "fp8", "vllm", (12.0, 6.5, 27.0), triton=True),
     _moe("a100_sxm", "trtllm", "bfloat16", "trtllm", (10.0, 7.0, 21.0)),
+    _moe("h100_sxm", "vllm", "w4a16_mxfp4", "vllm", kernel="oaitriton", triton=True),
+    _moe("b200_sxm", "vllm", "w4a16_mxfp4", "vllm", kernel="trtllm"),
+    _moe("b200_sxm", "vllm", "fp8_block", "vllm_modular", kernel="modular"),
+    _moe("b200_sxm", "vllm", "bfloat16", "vllm_cutlass", kernel="cutlass"),
+    _moe("h100_sxm", "sglang", "bfloat16", "sglang_cutlass", kernel="cutlass"),
+    _moe("h100_sxm", "trtllm", "bfloat16", "trtllm_nongated", kernel="nongated"),
+    _moe("h100_sxm", "trtllm", "fp8", "trtllm_nongated", kernel="nongated"),
+    _moe("l40s", "vllm", "w4a16_mxfp4", "vllm", kernel="marlin"),
 )
+"""One kernel each. Lanes without bars are of two to four models, or (H100 vLLM fp8) a kernel that runs badly."""
+
+
+def expert_lane(gpu: str, software: str, dtype: str, kernel: str, dealt: bool = False) -> str:
+    """Return the name of the lane of an expert kernel.
+
+    Parameters
+    ----------
+    gpu : of the tables, or any device: one of the same architecture stands for it
+    software, dtype, kernel : framework, dtype and ``kernel_source`` of a row
+    dealt : its experts are dealt out over ranks; decides where the kernel is in no lane
+
+    Examples
+    --------
+    >>> expert_lane("h100_sxm", "vllm", "fp8_block", "vllm_fp8moe_flashinfer_cutlass_flashinferexperts")
+    'vllm_ep'
+    >>> expert_lane("h200_sxm", "vllm", "fp8_block", "vllm_fp8moe_triton_tritonexperts")
+    'vllm'
+    >>> expert_lane("b200_sxm", "sglang", "bfloat16", "sglang_fused_moe_triton")
+    'sglang_triton'
+    """
+    arch = _arch(gpu)
+    for lane in EXPERT_LANES:
+        same = lane.gpu == gpu or (arch and _arch(lane.gpu) == arch)
+        if same and (lane.framework, lane.dtype) == (software, dtype) and lane.kernel in kernel:
+            return lane.lane
+    return f"{software}_ep" if dealt else software
+
+
+@cache
+def _arch(gpu: str) -> str:
+    """Return a GPU's architecture, empty where it is unknown."""
+    try:
+        return load_device(DEVICES.get(gpu, gpu)).arch if gpu else ""
+    except CatalogError:
+        return ""
 
 
 def _latent(gpu: str, framework: str, kv: str, *, tile: int = 64, split: bool = True, absorbed: bool = False,

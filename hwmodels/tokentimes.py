@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CatalogError
+from .lanevariants import nearest_lane
 from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
 from .precision import Precision
 from .routing import Routing, RoutingStats
@@ -283,13 +284,13 @@ def moe_params(device: StepDevice, lane: str, moe: MoEShape) -> MoEParams:
     Approximation: where the device has no expert lane of that precision, its bf16 lane at that precision's
     peak and widths; a lane of experts is known to differ by kernel more than by precision.
     """
-    name = f"_{moe.precision.name}" if moe.precision.name else ""
-    if moe.expert_parallel > 1 and name:
-        own = _lane_or_none(device, f"moe{name}", f"{lane}_ep")
-        if own is not None:
-            return MoEParams.from_lane(own)
-    own = _lane_or_none(device, f"moe{name}", lane)
-    return MoEParams.from_lane(own if own is not None else device.lane("moe", lane))
+    wanted = f"{lane}_ep" if moe.expert_parallel > 1 else lane
+    if moe.precision.name:
+        try:
+            return MoEParams.from_lane(nearest_lane(device, f"moe_{moe.precision.name}", wanted))
+        except CatalogError:
+            pass
+    return MoEParams.from_lane(nearest_lane(device, "moe", wanted))
 
 
 def _lane_or_none(device: StepDevice, family: str, lane: str) -> LaneLike | None:
