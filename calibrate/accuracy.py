@@ -53,7 +53,7 @@ class Judged:
     covered: Mapping[str, float | None]
 
     def misses(self, bar: Bar) -> list[str]:
-        """Return what misses a bar, by name; empty where all is met.
+        """Return what misses a bar, by name; empty where all is met. A row without a prediction misses every bar.
 
         Examples
         --------
@@ -67,7 +67,7 @@ class Judged:
         missed = [
             name
             for name, limit in zip(names, bar, strict=True)
-            if limit is not None and 100.0 * self.errors[name] > limit
+            if limit is not None and not 100.0 * self.errors[name] <= limit
         ]
         inside, outside = self.covered.get("coverage_90"), self.covered.get("coverage_90_outside")
         width = self.covered.get("median_half_width")
