@@ -24,7 +24,7 @@ from .publiclanes import DEVICES, EXPERT_LANES, Fold, PublicLane, folds
 from .run import CalibrationRun
 
 SOURCE: Final = "ai-dynamo/aiconfigurator@095f58a5"
-RUN: Final = "public-experts"
+RUN: Final = "public-tables"
 TABLES: Final = Path(__file__).parents[2] / "shared" / "measured" / "kernels"
 
 

@@ -123,7 +123,6 @@ def test_starting_values_are_those_of_the_design():
     )  # fmt: skip
     assert a100.lane("decode_attention").params["tcta_us"] == 1.6
     assert a100.lane("prefill_attention").params["sx"] == 3.6
-    assert h100.lane("moe_fp8_block", "sglang").params["tr_ns"] == 1.1
     assert h100.lane("mla_decode").lane == "trtllm"
 
 
