@@ -18,13 +18,17 @@ from typing import Final
 
 import numpy as np
 
-from .fit.base import FitResult, errors, spread_90
+from .accuracy import lane_predicted, left_out
+from .fit.base import Array, FitResult, errors, spread_90
 from .fit.moe import models_of, moe_regimes
-from .publiclanes import DEVICES, EXPERT_LANES, Fold, PublicLane, folds
+from .publiclanes import DEVICES, EXPERT_LANES, FOLD_ROWS, FOLD_SCORED, PublicLane
 from .run import CalibrationRun
+from .table import KernelTable
+from .uncertainty import Predictive
 
 SOURCE: Final = "ai-dynamo/aiconfigurator@095f58a5"
 RUN: Final = "public-tables"
+FOLD_EVALUATIONS: Final = 10
 TABLES: Final = Path(__file__).parents[2] / "shared" / "measured" / "kernels"
 
 
@@ -38,25 +42,52 @@ def published_fit(lane: PublicLane, folder: Path) -> FitResult:
     """
     table, _ = lane.read(folder)
     fit = lane.fit(table)
-    left_out = list(folds(lane, table))
-    versions = sorted(
-        set(zip(table["framework"], table["framework_version"], table["kernel_source"], strict=True))
+    held, found = models_left_out(lane, table)
+    ratio = found.time / held.latency_us
+    notes = (
+        software_line(table),
+        f"{len(table)} rows of {len(set(models_of(table)))} models",
+        left_out_line(ratio),
     )
-    software = ", ".join(f"{name} {version}, {kernel}" for name, version, kernel in versions)
-    notes = (software, f"{len(table)} rows of {len(set(models_of(table)))} models", left_out_line(left_out))
-    return replace(fit, residual_sd=left_out_spread(left_out), notes=notes)
+    return replace(fit, residual_sd=spread_by_regime(held, ratio), notes=notes)
 
 
-def left_out_spread(left_out: Sequence[Fold]) -> dict[str, float]:
-    """Return the spread of log(predicted/measured) by regime over all folds [-]."""
-    regimes = np.concatenate([moe_regimes(fold.rows) for fold in left_out])
-    log_ratio = np.log(np.concatenate([fold.ratio for fold in left_out]))
+def models_left_out(
+    lane: PublicLane, table: KernelTable, rows: int = FOLD_ROWS, scored: int = FOLD_SCORED
+) -> tuple[KernelTable, Predictive]:
+    """Return rows of each model with their predictions by a fit to all other models.
+
+    Parameters
+    ----------
+    rows, scored : rows fitted and scored in each fold
+    """
+
+    def fold(seen: KernelTable, out: KernelTable) -> Predictive:
+        return lane_predicted(lane, lane.fit(seen, rows=rows, evaluations=FOLD_EVALUATIONS), out)
+
+    return left_out(table, models_of(table), fold, scored)
+
+
+def spread_by_regime(rows: KernelTable, ratio: Array) -> dict[str, float]:
+    """Return the spread of log(predicted/measured) by regime, over all models left out [-]."""
+    regimes, log_ratio = moe_regimes(rows), np.log(ratio)
     return {str(name): spread_90(log_ratio[regimes == name]) for name in np.unique(regimes)}
 
 
-def left_out_line(left_out: Sequence[Fold]) -> str:
-    """Return the errors over all folds in one line."""
-    found = errors(np.concatenate([fold.ratio for fold in left_out]))
+def software_line(table: KernelTable) -> str:
+    """Return the framework, its version and the kernel of a lane's rows."""
+    columns = (table[name].tolist() for name in ("framework", "framework_version", "kernel_source"))
+    versions = sorted(set(zip(*columns, strict=True)))
+    return ", ".join(f"{name} {version}, {kernel}" for name, version, kernel in versions)
+
+
+def left_out_line(ratio: Array) -> str:
+    """Return the errors on models left out in one line, from predicted/measured.
+
+    >>> left_out_line(np.array([0.9, 1.0, 1.1]))
+    'left-out model MAPE 6.7 %, median 10.0 %, p90 10.0 %'
+    """
+    found = errors(ratio)
     names = {"mape": "MAPE", "median_ape": "median", "p90_ape": "p90"}
     return "left-out model " + ", ".join(f"{says} {100 * found[name]:.1f} %" for name, says in names.items())
 

@@ -18,7 +18,7 @@ from ..hwmodels.device import load_device
 from ..hwmodels.errors import CatalogError
 from ..hwmodels.steptypes import chip_of
 from ..hwmodels.timing.form import Chip
-from .fit.base import Array, FitResult, errors
+from .fit.base import FitResult
 from .fit.linear import fit_linear_least_squares, predict_linear_us
 from .fit.mla import (
     fit_mla_decode_least_squares,
@@ -27,7 +27,7 @@ from .fit.mla import (
     predict_mla_prefill_us,
     without_spikes,
 )
-from .fit.moe import common_shapes, expert_precision, expert_rows, fit_moe_least_squares, models_of
+from .fit.moe import expert_precision, expert_rows, fit_moe_least_squares
 from .screen import screen
 from .splits import part
 from .table import KernelTable, read_table
@@ -39,6 +39,7 @@ DEVICES: Final = {
 SCORED_ROWS: Final = 4000
 FOLD_ROWS: Final = 1200
 FOLD_SCORED: Final = 250
+"""Rows fitted, and rows of the model left out that are scored, in each fold of an expert lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,91 +125,6 @@ class PublicLane:
     def hbm_share(self) -> float:
         """Share of HBM bandwidth that prefill takes over from the device's GEMM lane [-]."""
         return load_device(DEVICES[self.gpu]).lane("gemm").params["eb"]
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Errors of one part of a lane: fractions, and the bars they are held against.
-
-    Attributes
-    ----------
-    part : ``train``, ``unseen``, ``beyond``, ``left-out model`` or one such model
-    n : rows scored
-    errors : ``mape``, ``median_ape``, ``p90_ape``, ``bias``
-    """
-
-    part: str
-    n: int
-    errors: Mapping[str, float]
-
-
-def score(lane: PublicLane, name: str, predicted: Any, table: KernelTable) -> Score:
-    """Compare predicted times with a table's."""
-    return Score(name, len(table), errors(np.asarray(predicted) / table.latency_us))
-
-
-def scores(lane: PublicLane, table: KernelTable, fit: FitResult) -> Iterator[Score]:
-    """Yield the errors of a fit on each part of its lane's rows, on a sample of a large one."""
-    for name, rows in lane.parts(table).items():
-        if len(rows):
-            chosen = rows.sample(SCORED_ROWS, seed=1)
-            yield score(lane, name, lane.predict_us(fit.params, chosen), chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """One model under a fit to all others of its lane.
-
-    Attributes
-    ----------
-    model : the one left out
-    rows : its rows, or a sample of them
-    ratio : predicted/measured of each
-    """
-
-    model: str
-    rows: KernelTable
-    ratio: Array
-
-
-def folds(
-    lane: PublicLane, table: KernelTable, rows: int = FOLD_ROWS, scored: int = FOLD_SCORED
-) -> Iterator[Fold]:
-    """Yield each model of an expert lane under a fit to all others; nothing where there is only one.
-
-    Parameters
-    ----------
-    rows, scored : rows fitted and scored in each fold
-    """
-    models = models_of(table)
-    names = sorted(set(models.tolist()))
-    for model in names if len(names) > 1 else ():
-        held = table.where(models == model).sample(scored)
-        fit = lane.fit(table.where(models != model), rows=rows, evaluations=10)
-        yield Fold(model, held, lane.predict_us(fit.params, held) / held.latency_us)
-
-
-def left_out_models(
-    lane: PublicLane, table: KernelTable, rows: int = FOLD_ROWS, scored: int = FOLD_SCORED
-) -> Iterator[Score]:
-    """Yield each model's errors under a fit to all others, then all of them together.
-
-    The last two are ``left-out model`` and ``common shapes`` (at most 16 ranks, cut width at least 256).
-
-    Parameters
-    ----------
-    rows, scored : rows fitted and scored in each fold
-    """
-    found: list[Fold] = []
-    for fold in folds(lane, table, rows, scored):
-        found.append(fold)
-        yield Score(fold.model, len(fold.rows), errors(fold.ratio))
-    if not found:
-        return
-    ratio = np.concatenate([fold.ratio for fold in found])
-    usual = np.concatenate([common_shapes(fold.rows) for fold in found])
-    yield Score("left-out model", len(ratio), errors(ratio))
-    yield Score("common shapes", int(usual.sum()), errors(ratio[usual]))
 
 
 _Bar = tuple[float | None, float | None, float | None]
