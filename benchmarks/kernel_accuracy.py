@@ -34,13 +34,14 @@ from membound.benchmarks.kernel_lanes import (
 from membound.calibrate.eager import SCREENED, without_eager
 from membound.calibrate.publiclanes import DEVICES, EXPERT_LANES, LATENT_LANES, LINEAR_LANES
 from membound.calibrate.table import read_table
+from membound.hwmodels.errors import MemboundError
 
 TABLES: Final = Path(__file__).parents[2] / "shared" / "measured" / "kernels"
 PUBLIC: Final = {"linear": LINEAR_LANES, "latent": LATENT_LANES, "moe": EXPERT_LANES}
 FAMILIES: Final = ("dense", "linear", "latent")
 TRANSFERS: Final = (("a100_sxm", "h100_sxm"), ("h100_sxm", "a100_sxm"), ("h100_sxm", "b200_sxm"))
 HEAD: Final = (
-    f"{'gpu':<20} {'lane':<26} {'part':<15} {'rows':>6} {'MAPE':>6} {'median':>6} {'p90':>6} {'bias':>6}"
+    f"{'gpu':<8} {'lane':<26} {'part':<15} {'rows':>6} {'MAPE':>6} {'median':>6} {'p90':>6} {'bias':>6}"
     f" {'in 90':>6} {'outs.':>6} {'width':>6} {'roofl.':>6} {'3 par.':>6} {'forest':>6} {'grid':>6} {'same':>6}"
     "  bar: MAPE/median/p90"
 )
@@ -54,7 +55,7 @@ FOOT: Final = (
 def text(line: Line) -> str:
     """Return one line of the table."""
     found, covered = line.judged.errors, line.judged.covered
-    cells = [f"{line.gpu:<20} {line.lane:<26} {line.judged.part:<15} {line.judged.n:>6}"]
+    cells = [f"{line.gpu:<8} {line.lane:<26} {line.judged.part:<15} {line.judged.n:>6}"]
     cells += [_percent(found[name]) for name in ("mape", "median_ape", "p90_ape", "bias")]
     cells += [
         _percent(covered.get(name)) for name in ("coverage_90", "coverage_90_outside", "median_half_width")
@@ -82,6 +83,7 @@ def dense_lines(chosen: argparse.Namespace) -> Iterator[Line]:
     for gpu in chosen.gpu:
         table = dense_table(chosen.folder, gpu, software)
         found[gpu] = Dense.of(gpu, table, None if chosen.all_lanes else plain)
+        sys.stderr.writelines(f"{gpu}: not fitted: {why}\n" for why in found[gpu].skipped)
         yield from found[gpu].lines(chosen.baselines)
     for source, target in TRANSFERS:
         if source in found and target in found:
@@ -136,4 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except MemboundError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -26,6 +26,7 @@ from membound.calibrate.fit.gemm import predict_gemm_us
 from membound.calibrate.fit.moe import common_shapes, models_of
 from membound.calibrate.fitting import fit_table, with_fits
 from membound.calibrate.publiclanes import DEVICES, FOLD_ROWS, FOLD_SCORED, SCORED_ROWS, PublicLane
+from membound.calibrate.run import CalibrationRun
 from membound.calibrate.screen import screen
 from membound.calibrate.splits import part, train
 from membound.calibrate.table import KernelTable, read_table
@@ -72,11 +73,13 @@ class Dense:
     gpu : of the tables
     device : profile with the lanes that were fitted
     lanes : rows of each lane, of the kernel that was fitted, judged ones too
+    skipped : lanes that were not fitted, each with the reason
     """
 
     gpu: str
     device: DeviceProfile
     lanes: Mapping[str, KernelTable]
+    skipped: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, gpu: str, table: KernelTable, lanes: Iterable[str] | None = None) -> Dense:
@@ -93,36 +96,41 @@ class Dense:
             np.isin(names.astype(str), list(lanes)) if lanes is not None else np.ones(len(table), dtype=bool)
         )
         table, names = table.where(kept), names[kept]
-        rows = {name: _one_kernel(table.where(names == name)) for name in dict.fromkeys(names.tolist())}
-        return cls(gpu, fitted(device, table), rows)
+        run = _fits(device, table)
+        found = [f"{fit.family}/{fit.lane}" for fit in run.fits]
+        rows = {name: _one_kernel(table.where(names == name)) for name in found}
+        return cls(gpu, with_fits(device, run), rows, run.skipped)
 
     def lines(self, baselines: bool = True) -> Iterator[Line]:
         """Yield every part of every lane."""
         for name, rows in self.lanes.items():
-            bars = BARS.get(name, {}).get(self.gpu, {})
             if name.startswith("allreduce"):
-                held, found = left_out(
-                    rows, rows["bytes"], lambda seen, out: predicted(fitted(self.device, seen), out)
-                )
-                yield Line(
-                    self.gpu, name, judge("left-out size", held, found), bars.get("left-out size", NO_BAR)
-                )
+                held, found = left_out(rows, rows["bytes"], self._by_the_rest)
+                yield _line(self.gpu, name, judge("left-out size", held, found))
                 continue
             beside = self._baselines(rows) if baselines else {}
             for each, mask in part(rows).items():
                 chosen = rows.where(mask).sample(SCORED_ROWS, seed=1)
                 if len(chosen):
                     found = judge(each, chosen, predicted(self.device, chosen))
-                    yield Line(self.gpu, name, found, bars.get(each, NO_BAR), _mapes(beside, chosen))
+                    yield _line(self.gpu, name, found, _mapes(beside, chosen))
+
+    def _by_the_rest(self, seen: KernelTable, out: KernelTable) -> Predictive:
+        return predicted(with_fits(self.device, _fits(self.device, seen)), out)
 
     def _baselines(self, rows: KernelTable) -> dict[str, Baseline]:
         seen, chip = train(rows), chip_of(self.device)
         return {name: made(seen, chip) for name, made in BASELINES.items()}
 
 
-def fitted(device: DeviceProfile, table: KernelTable) -> DeviceProfile:
-    """Return a device with the lanes that the training part of a table gives."""
-    return with_fits(device, fit_table(table, device, run_id="accuracy", source="public kernel tables"))
+def _line(gpu: str, lane: str, judged: Judged, baselines: Mapping[str, float] | None = None) -> Line:
+    bar = BARS.get(lane, {}).get(gpu, {}).get(judged.part, NO_BAR)
+    return Line(gpu, lane, judged, bar, baselines or {})
+
+
+def _fits(device: DeviceProfile, table: KernelTable) -> CalibrationRun:
+    """Fit the training part of a table."""
+    return fit_table(table, device, run_id="accuracy", source="public kernel tables")
 
 
 def _one_kernel(rows: KernelTable) -> KernelTable:
@@ -153,10 +161,8 @@ def speed_up_line(source: Dense, target: Dense, software: str) -> Line:
     }
     found = {name: speed_up_errors(one, other, model, rows=SCORED_ROWS) for name, model in models.items()}
     n, form = found["form"]
-    name = f"{source.gpu} -> {target.gpu}"
-    bar = BARS["speed-up"].get(name, {}).get("matched", NO_BAR)
     beside = {each: found[each][1]["mape"] for each in ("roofline", "no change")}
-    return Line(name, f"{lane} speed-up", Judged("matched", n, n, form, {}), bar, beside)
+    return _line(target.gpu, f"{lane} from {source.gpu}", Judged("speed-up", n, n, form, {}), beside)
 
 
 def public_lines(lane: PublicLane, table: KernelTable) -> Iterator[Line]:
@@ -178,6 +184,5 @@ def public_lines(lane: PublicLane, table: KernelTable) -> Iterator[Line]:
             judge("left-out model", held, found),
             judge("common shapes", held, found, common_shapes(held)),
         ]
-    name = f"{lane.family}/{lane.lane}"
     for each in judged:
-        yield Line(lane.gpu, name, each, lane.bars.get(each.part, NO_BAR))
+        yield Line(lane.gpu, f"{lane.family}/{lane.lane}", each, lane.bars.get(each.part, NO_BAR))
