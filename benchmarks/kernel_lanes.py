@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,15 +23,17 @@ from membound.calibrate.accuracy import (
 )
 from membound.calibrate.fit.base import errors
 from membound.calibrate.fit.gemm import predict_gemm_us
-from membound.calibrate.fit.moe import common_shapes, models_of
+from membound.calibrate.fit.moe import common_shapes, models_of, moe_regimes
 from membound.calibrate.fitting import fit_table, with_fits
-from membound.calibrate.publiclanes import DEVICES, FOLD_ROWS, FOLD_SCORED, SCORED_ROWS, PublicLane
+from membound.calibrate.publicexperts import models_left_out, spread_by_regime
+from membound.calibrate.publiclanes import DEVICES, SCORED_ROWS, PublicLane
 from membound.calibrate.run import CalibrationRun
 from membound.calibrate.screen import screen
 from membound.calibrate.splits import part, train
 from membound.calibrate.table import KernelTable, read_table
 from membound.calibrate.uncertainty import Predictive
 from membound.hwmodels.device import DeviceProfile, load_device
+from membound.hwmodels.spreads import beyond_per_log
 from membound.hwmodels.steptypes import chip_of
 
 BARS: Final[dict[str, dict[str, dict[str, Bar]]]] = yaml.safe_load(
@@ -175,14 +177,23 @@ def public_lines(lane: PublicLane, table: KernelTable) -> Iterator[Line]:
         if len(chosen := rows.sample(SCORED_ROWS, seed=1))
     ]
     if lane.op == "moe":
-
-        def fold(seen: KernelTable, out: KernelTable) -> Predictive:
-            return lane_predicted(lane, lane.fit(seen, rows=FOLD_ROWS, evaluations=10), out)
-
-        held, found = left_out(table, models_of(table), fold, FOLD_SCORED)
-        judged += [
-            judge("left-out model", held, found),
-            judge("common shapes", held, found, common_shapes(held)),
-        ]
+        held, found = models_left_out(lane, table)
+        found = _as_published(held, found, lane.family)
+        judged.append(judge("left-out model", held, found))
+        judged.append(judge("common shapes", held, found, common_shapes(held)))
     for each in judged:
         yield Line(lane.gpu, f"{lane.family}/{lane.lane}", each, lane.bars.get(each.part, NO_BAR))
+
+
+def _as_published(held: KernelTable, found: Predictive, family: str) -> Predictive:
+    """Return predictions of left-out models with the spread that a published lane states: that of left-out models.
+
+    The spread of a model's rows is that of the others, so that none sets its own width.
+    """
+    models, regimes = models_of(held), moe_regimes(held)
+    ratio, sd = found.time / held.latency_us, np.empty(len(held))
+    for model in np.unique(models):
+        own = models == model
+        spread = spread_by_regime(held.where(~own), ratio[~own])
+        sd[own] = [spread.get(str(regime), max(spread.values())) for regime in regimes[own]]
+    return replace(found, sd=sd * (1.0 + beyond_per_log(family) * found.distance))
