@@ -84,8 +84,9 @@ def _decode(job: Job) -> FitResult:
     rows, notes = _one_kernel(job.rows)
     if job.chip.roofline3:
         return fit_roofline3_least_squares("decode_attention", rows, job.chip, lane=job.lane, notes=notes)
+    facts = kernel_facts(job.family, job.lane, str(rows["kernel_source"][0]), job.device.arch)
     return fit_decode_attention_least_squares(
-        rows, job.chip, job.device.arch, lane=job.lane, warm=job.warm, notes=notes
+        rows, job.chip, job.device.arch, lane=job.lane, warm=job.warm, notes=notes, **facts
     )
 
 
@@ -134,7 +135,7 @@ def _known(job: Job) -> tuple[KernelTable, tuple[str, ...], dict[str, Any]]:
     if others:
         notes = (*notes, "not fitted: " + ", ".join(f"{n} rows of {name}" for name, n in others))
         rows = rows.only(dtype=dtype)
-    return rows, notes, kernel_facts(job.family, job.software, str(rows["kernel_source"][0]), job.device.arch)
+    return rows, notes, kernel_facts(job.family, job.lane, str(rows["kernel_source"][0]), job.device.arch)
 
 
 def _allreduce(job: Job) -> FitResult:
@@ -194,7 +195,7 @@ def fit_table(
     rows, eager = without_eager(train(screened.table) if frozen else screened.table)
     done: dict[tuple[str, str], FitResult] = {}
     skipped: list[str] = []
-    for family, lane, part in sorted(_lanes(rows, software), key=_gemm_first):
+    for family, lane, part in sorted(lanes_in(rows, software), key=_gemm_first):
         fitter = FITTERS.get(family) or FITTERS.get(family.partition("_")[0])
         if families is not None and family not in families:
             continue
@@ -226,8 +227,10 @@ def fit_table(
     )
 
 
-def _lanes(table: KernelTable, software: Sequence[str] | None) -> Iterator[tuple[str, str, KernelTable]]:
-    """Yield family, lane and rows of everything that a table holds."""
+def lanes_in(
+    table: KernelTable, software: Sequence[str] | None = None
+) -> Iterator[tuple[str, str, KernelTable]]:
+    """Yield family, lane and rows of everything that a table holds, or of some software alone."""
     names = software_of(table)
     rows_of: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
     for op in OPERATIONS:

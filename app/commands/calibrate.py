@@ -12,6 +12,7 @@ import typer
 from ..console import emit
 from ..help import GroupedCommand
 from ..options import Debug, Form, Format, Quiet
+from .calibrate_page import write_page
 
 if TYPE_CHECKING:
     from ...calibrate.run import CalibrationRun
@@ -172,14 +173,29 @@ def evaluate(
 @calibrate.command(cls=GroupedCommand)
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Saved fits, or the folder that holds them.")],
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page with charts of every lane instead."),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table", metavar="FILE", help="Timings for the charts, where the fits are of a table."
+        ),
+    ] = None,
+    device: MaybeDevice = None,
     form: Format = Form.table,
     debug: Debug = False,
 ) -> None:
-    """Show saved fits again."""
+    """Show saved fits again, as text or as a page with charts."""
     from ...calibrate.run import CalibrationRun
     from ..render_calibrate import render_run
 
-    emit(render_run(CalibrationRun.load(run), form.value))
+    found = CalibrationRun.load(run)
+    if html is None:
+        emit(render_run(found, form.value))
+        return
+    emit(write_page(found, html, run, table, device))
 
 
 @calibrate.command(cls=GroupedCommand)
