@@ -7,8 +7,8 @@ see the same training rows: the datasheet roofline, three fitted parameters, a r
 the grid of the rows (outside it with the slope of the last factor of two). Then GEMM is fitted on one GPU and only
 the datasheet swapped: the error is that of the predicted speed-up.
 
-Minutes on two cores: dense 3, linear 4, latent 1, moe 60 (not run unless asked for); --all-lanes 30.
-Errors in %, predicted/measured - 1. Exits with 1 if a bar is missed.
+Minutes of one core: dense 2, linear 2, latent 1; asked for by name: moe 30, --all-lanes 20. Errors in %, of
+predicted/measured - 1. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
