@@ -175,13 +175,20 @@ EXPERT_LANES: Final = (
     _moe("h100_sxm", "vllm", "w4a16_mxfp4", "vllm", kernel="oaitriton", triton=True),
     _moe("b200_sxm", "vllm", "w4a16_mxfp4", "vllm", kernel="trtllm"),
     _moe("b200_sxm", "vllm", "fp8_block", "vllm_modular", kernel="modular"),
+    _moe("b200_sxm", "sglang", "fp8_block", "sglang_triton", kernel="triton", triton=True),
     _moe("b200_sxm", "vllm", "bfloat16", "vllm_cutlass", kernel="cutlass"),
     _moe("h100_sxm", "sglang", "bfloat16", "sglang_cutlass", kernel="cutlass"),
     _moe("h100_sxm", "trtllm", "bfloat16", "trtllm_nongated", kernel="nongated"),
     _moe("h100_sxm", "trtllm", "fp8", "trtllm_nongated", kernel="nongated"),
     _moe("l40s", "vllm", "w4a16_mxfp4", "vllm", kernel="marlin"),
 )
-"""One kernel each. Lanes without bars are of two to four models, or (H100 vLLM fp8) a kernel that runs badly."""
+"""One kernel each. Lanes without bars are of two to six models, or (H100 vLLM fp8) a kernel that runs badly."""
+ONE_MODEL_LANES: Final = (
+    _moe("b200_sxm", "vllm", "fp8", "vllm_cutlass", kernel="cutlass"),
+    _moe("b200_sxm", "vllm", "nvfp4", "vllm_cutlass", kernel="cutlass"),
+    _moe("b200_sxm", "vllm", "nvfp4", "vllm_modular", kernel="modular"),
+)
+"""Expert kernels that were timed on one model: no other says how far they would be off on it."""
 
 
 def expert_lane(gpu: str, software: str, dtype: str, kernel: str, dealt: bool = False) -> str:
@@ -203,7 +210,7 @@ def expert_lane(gpu: str, software: str, dtype: str, kernel: str, dealt: bool = 
     'sglang_triton'
     """
     arch = _arch(gpu)
-    for lane in EXPERT_LANES:
+    for lane in (*EXPERT_LANES, *ONE_MODEL_LANES):
         same = lane.gpu == gpu or (arch and _arch(lane.gpu) == arch)
         if same and (lane.framework, lane.dtype) == (software, dtype) and lane.kernel in kernel:
             return lane.lane

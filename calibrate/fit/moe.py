@@ -152,7 +152,7 @@ def moe_parameters(*, all_rows: bool) -> list[Parameter]:
         Parameter("sat", 2.5, 0.7, 0.3, 10.0),
         Parameter("oe", 0.25, 0.7, 0.01, 1.5),
         Parameter("wq", 0.3, 0.7, 0.01, 1.0),
-        Parameter("xl", 1.0, 0.8, 0.03, 6.0),
+        Parameter("xl", 1.0, 0.8, 0.03, 20.0),
         Parameter("xg", 1.0, 0.7, 0.03, 6.0),
         Parameter("tr_ns", 0.1, 1.0, 0.005, 5.0),
         Parameter("al", 1.5, 0.5, 1.0, 4.0),
