@@ -83,7 +83,7 @@ def dense_lines(chosen: argparse.Namespace) -> Iterator[Line]:
     for gpu in chosen.gpu:
         table = dense_table(chosen.folder, gpu, software)
         found[gpu] = Dense.of(gpu, table, None if chosen.all_lanes else plain)
-        sys.stderr.writelines(f"{gpu}: not fitted: {why}\n" for why in found[gpu].skipped)
+        sys.stderr.writelines(f"{gpu}: {note}\n" for note in found[gpu].notes)
         yield from found[gpu].lines(chosen.baselines)
     for source, target in TRANSFERS:
         if source in found and target in found:

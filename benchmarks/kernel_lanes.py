@@ -75,13 +75,13 @@ class Dense:
     gpu : of the tables
     device : profile with the lanes that were fitted
     lanes : rows of each lane, of the kernel that was fitted, judged ones too
-    skipped : lanes that were not fitted, each with the reason
+    notes : lanes that were not fitted, each with the reason, and rows that are not judged
     """
 
     gpu: str
     device: DeviceProfile
     lanes: Mapping[str, KernelTable]
-    skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, gpu: str, table: KernelTable, lanes: Iterable[str] | None = None) -> Dense:
@@ -101,7 +101,10 @@ class Dense:
         run = _fits(device, table)
         found = [f"{fit.family}/{fit.lane}" for fit in run.fits]
         rows = {name: _one_kernel(table.where(names == name)) for name in found}
-        return cls(gpu, with_fits(device, run), rows, run.skipped)
+        others = {name: int(np.sum(names == name)) - len(rows[name]) for name in found}
+        notes = [f"not fitted: {reason}" for reason in run.skipped]
+        notes += [f"not judged: {n} rows of other kernels in {name}" for name, n in others.items() if n]
+        return cls(gpu, with_fits(device, run), rows, tuple(notes))
 
     def lines(self, baselines: bool = True) -> Iterator[Line]:
         """Yield every part of every lane."""
