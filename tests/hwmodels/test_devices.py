@@ -155,7 +155,7 @@ def test_share_of_peak_belongs_to_the_card_not_to_its_architecture():
 def test_a_missing_software_lane_falls_back_to_another_of_the_same_device_first():
     a100 = load_device("a100_sxm_80gb")
     lane = a100.lane("moe", "vllm")
-    assert (lane.lane, lane.device, lane.level) == ("trtllm", "a100_sxm_80gb", "prior")
+    assert (lane.lane, lane.device, lane.level) == ("trtllm", "a100_sxm_80gb", "measured")
     assert a100.lane("linear_fp8").level == "transferred_cross_arch"
 
 
