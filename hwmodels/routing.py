@@ -68,13 +68,22 @@ class BalancedStride:
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """Expert counts drawn from a truncated power law with exponent ``a`` (the tables' ``power_law_a``)."""
+    """Expert counts drawn from a truncated power law with exponent ``a`` (the tables' ``power_law_a``).
+
+    Attributes
+    ----------
+    a : exponent
+    heaped : rows lost in rounding go to the hottest experts, as older tables had it, not round the ranks: a single
+        token's experts then all lie on one rank
+    """
 
     a: float = 1.2
+    heaped: bool = False
 
     def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
         """Return the statistics of the hottest rank, averaged over sixteen draws."""
-        return _power_law(self.a, tokens, n_experts, top_k, ranks)
+        drawn = _heaped_power_law if self.heaped else _power_law
+        return drawn(self.a, tokens, n_experts, top_k, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +177,8 @@ def _balanced(tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingSta
     return _stats(counts[: -(-n_experts // ranks)])
 
 
-@lru_cache(maxsize=65536)
-def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
-    """Emulate the tables' collector: draw counts, round, cap at T, deal out what is missing or too much.
-
-    Rounding leaves a rest that goes round the ranks one row at a time, to the least loaded expert below T
-    (or, where it is negative, from the fullest); the rank with most rows is the one that was timed.
-    """
+def _power_counts(a: float, tokens: int, n_experts: int, top_k: int) -> Counts:
+    """Return each draw's rows of every expert, rounded and at most ``tokens``, not yet ``tokens x top_k`` in all."""
     total = tokens * top_k
     low, high = (1.0, max(0.8 * tokens, 1.0 + 1e-9)) if total > n_experts else (0.01, 2.0)
     u = _uniform(n_experts)
@@ -183,8 +187,39 @@ def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) ->
     else:
         weights = (low ** (1.0 - a) + u * (high ** (1.0 - a) - low ** (1.0 - a))) ** (1.0 / (1.0 - a))
     shares = weights / weights.sum(axis=1, keepdims=True)
-    counts: Counts = np.minimum(np.rint(shares * total), float(tokens))
-    surplus: Counts = total - counts.sum(axis=1)
+    return np.minimum(np.rint(shares * total), float(tokens))
+
+
+@lru_cache(maxsize=65536)
+def _heaped_power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+    """Emulate older collectors: a rest is given to the hottest experts in turn, or taken from the coldest.
+
+    Among equals the first comes first: where every count rounds to 0, all rows fall on the first experts.
+    """
+    found: list[RoutingStats] = []
+    for counts in _power_counts(a, tokens, n_experts, top_k):
+        hottest = np.argsort(-counts, kind="stable")
+        surplus = int(tokens * top_k - counts.sum())
+        if surplus > 0:
+            counts += surplus // n_experts
+            counts[hottest[: surplus % n_experts]] += 1.0
+        while surplus < 0:
+            taken = [expert for expert in hottest[::-1] if counts[expert] > 0.0][:-surplus]
+            counts[taken] -= 1.0
+            surplus += len(taken)
+        found.append(busiest(counts, ranks))
+    return _mean(found)
+
+
+@lru_cache(maxsize=65536)
+def _power_law(a: float, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+    """Emulate the tables' collector: draw counts, round, cap at T, deal out what is missing or too much.
+
+    Rounding leaves a rest that goes round the ranks one row at a time, to the least loaded expert below T
+    (or, where it is negative, from the fullest); the rank with most rows is the one that was timed.
+    """
+    counts = _power_counts(a, tokens, n_experts, top_k)
+    surplus: Counts = tokens * top_k - counts.sum(axis=1)
     taking = surplus[:, None] < 0  # from the fullest: dealing out to the emptiest, seen from above
     counts = np.where(taking, tokens - counts, counts)
     held = -(-n_experts // ranks)

@@ -38,6 +38,11 @@ UNGATED: Final = ((1024, 2688), (2048, 5120), (2688, 1856), (8192, 5120))
 """Hidden and intermediate widths of the tables' models whose experts have one input matrix (Nemotron)."""
 
 
+HEAPED: Final = ("trtllm 1.0.0", "vllm 0.14.0")
+"""Software whose tables an older collector drew: it took the fit of A100 TensorRT-LLM from 9.6 to 7.4 %, and that of
+its one and two-token rows from 30 to 11 %."""
+
+
 def expert_precision(dtype: str) -> Precision:
     """Return how experts of a table's dtype are held and multiplied.
 
@@ -50,8 +55,13 @@ def expert_precision(dtype: str) -> Precision:
     return EXPERTS[dtype]
 
 
-def timed_routing(distribution: str) -> Routing:
+def timed_routing(distribution: str, software: str = "") -> Routing:
     """Return the routing behind a table's ``distribution``.
+
+    Parameters
+    ----------
+    distribution : as the table names it
+    software : framework and version, which say which collector drew it: ``trtllm 1.0.0``
 
     Raises
     ------
@@ -60,13 +70,13 @@ def timed_routing(distribution: str) -> Routing:
     Examples
     --------
     >>> timed_routing("power_law_1.01")
-    PowerLaw(a=1.01)
+    PowerLaw(a=1.01, heaped=False)
     """
     if distribution == "balanced":
         return BalancedStride()
     if distribution.startswith(_POWER_LAW):
         try:
-            return PowerLaw(float(distribution.removeprefix(_POWER_LAW)))
+            return PowerLaw(float(distribution.removeprefix(_POWER_LAW)), heaped=software in HEAPED)
         except ValueError:
             pass
     raise CalibrationError(
@@ -115,9 +125,12 @@ def expert_rows(table: KernelTable) -> ExpertRows:
     ungated = np.zeros(len(table), dtype=np.bool_)
     for widths in UNGATED:
         ungated |= (hidden == widths[0]) & (inner == widths[1])
-    keys = (table[name].tolist() for name in ("num_tokens", "n_experts", "topk", "ep", "distribution"))
+    names = ("num_tokens", "n_experts", "topk", "ep", "distribution", "framework", "framework_version")
     routing = tuple(
-        timed_routing(drawn).statistics(t, e, k, max(ep, 1)) for t, e, k, ep, drawn in zip(*keys, strict=True)
+        timed_routing(drawn, f"{framework} {version}").statistics(t, e, k, max(ep, 1))
+        for t, e, k, ep, drawn, framework, version in zip(
+            *(table[name].tolist() for name in names), strict=True
+        )
     )
     work = MoEWork(
         hidden=hidden,

@@ -78,7 +78,8 @@ def test_the_wrong_routing_costs_accuracy() -> None:
 
 def test_distributions_are_the_routings_of_the_simulator() -> None:
     assert timed_routing("balanced") == BalancedStride()
-    assert timed_routing("power_law_1.2") == PowerLaw(1.2)
+    assert timed_routing("power_law_1.2") == timed_routing("power_law_1.2", "vllm 0.24.0") == PowerLaw(1.2)
+    assert timed_routing("power_law_1.2", "trtllm 1.0.0") == PowerLaw(1.2, heaped=True)
     for name in ("zipf", "power_law_x", ""):
         with pytest.raises(CalibrationError, match="allowed: balanced, power_law_<exponent>"):
             timed_routing(name)

@@ -157,6 +157,20 @@ def test_a_power_law_is_the_one_the_tables_were_timed_with(
     assert found.tiles == pytest.approx(np.mean([stats.tiles for stats in expected], axis=0), rel=0.03)
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    st.integers(1, 300), st.sampled_from([(8, 2), (128, 8), (128, 1), (64, 6)]), st.sampled_from([1.01, 1.2])
+)
+def test_a_heaped_power_law_deals_out_every_row_but_on_fewer_ranks(
+    tokens: int, layer: tuple[int, int], a: float
+) -> None:
+    heaped = PowerLaw(a, heaped=True)
+    assert heaped.statistics(tokens, *layer, 1).rows == pytest.approx(tokens * layer[1])
+    alone, even = (law.statistics(1, 256, 8, 8) for law in (heaped, PowerLaw(a)))
+    assert (alone.active, alone.rows) == (8.0, 8.0)
+    assert even.rows == 1.0
+
+
 def test_layers_of_many_shapes_agree_with_one_by_one() -> None:
     stats = [Zipf(0.8).statistics(64, work.n_experts, work.top_k, 1) for work in (MIXTRAL, SMALL)]
     both = MoEWork(*(np.array([getattr(work, name) for work in (MIXTRAL, SMALL)])
