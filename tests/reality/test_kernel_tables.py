@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from membound.hwmodels.device import load_device
-from membound.hwmodels.routing import BalancedStride, PowerLaw
 from membound.hwmodels.steptypes import chip_of
 from membound.hwmodels.timing.decode_attention import DecodeParams, decode_shape, decode_terms, warm_share
 from membound.hwmodels.timing.elementwise import ElementwiseParams, streams_time
 from membound.hwmodels.timing.gemm import GemmParams, gemm_time
-from membound.hwmodels.timing.moe import MoEParams, MoEWork, moe_time
 from membound.hwmodels.timing.prefill_attention import PrefillParams, prefill_form, prefill_shape
 from numpy.typing import NDArray
 
@@ -118,27 +116,6 @@ def test_single_prompts_on_h100_within_five_percent_from_512_tokens_on() -> None
     for (batch, length, heads, kv_heads, _), us in zip(rows, measured, strict=True):
         if batch == 1 and (heads, kv_heads) == (32, 8) and length >= 512:
             assert (lane.t0 + form.body([(length, 0)])) * 1e6 == pytest.approx(us, rel=0.05)
-
-
-def test_bf16_experts_on_h100() -> None:
-    device = load_device("h100_sxm")
-    lane, chip = MoEParams.from_lane(device.lane("moe")), chip_of(device)
-    names = ["num_tokens", "hidden", "inter", "topk", "n_experts", "tp", "ep"]
-    read = table("h100_sxm", "moe", [*names, "distribution"], dtype="bfloat16")
-    every = 12  # a part is enough: the routing of each row is worked out anew
-    rows = np.column_stack(numbers(read, *names)).astype(int)[::every]
-    predicted: list[float] = []
-    for (tokens, hidden, inter, top_k, experts, tp, ep), drawn in zip(
-        rows.tolist(), read["distribution"][::every], strict=True
-    ):
-        gated = (hidden, inter) not in ((2048, 5120), (2688, 1856))
-        routing = BalancedStride() if drawn == "balanced" else PowerLaw(float(str(drawn).rsplit("_", 1)[-1]))
-        work = MoEWork(hidden, inter / tp, experts, top_k, gated)
-        stats = routing.statistics(tokens, experts, top_k, ep)
-        predicted.append(
-            float(np.sum(moe_time(chip, lane, work, np.array([float(tokens)]), [stats], warm=True).seconds))
-        )
-    assert mape(np.array(predicted), read["latency_us"][::every].astype(float)) < 10.0
 
 
 STREAMED = {"layernorm": 4 * 4096 * 2, "act_fn": 3 * 14336 * 2, "rotary_emb": 2 * (32 + 8) * 128 * 2}
