@@ -114,6 +114,16 @@ def publish(
     return done
 
 
+def write_lanes(source: Path, lanes: Iterable[tuple[str, str, FittedLane]], target: Path) -> None:
+    """Write a device file with some lanes added or replaced, everything else as it was."""
+    text = source.read_text(encoding="utf-8")
+    for family, lane, fitted in lanes:
+        text = with_lane(text, family, lane, fitted)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(target)
+
+
 def device_file(device: str) -> Path:
     """Return the bundled file of a device."""
     return DEVICES / f"{device}.yaml"

@@ -223,6 +223,41 @@ def publish(
     emit("\n".join([*lines, f"device file: {target}"]) + "\n")
 
 
+@calibrate.command(cls=GroupedCommand)
+def bridge(
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="Device with torch lanes: id, alias or path.")
+    ],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="FILE", help="Device YAML to write, bridged lanes added.")
+    ],
+    reference: Annotated[
+        str, typer.Option("--reference", metavar="NAME", help="Device with torch lanes and the engine's.")
+    ] = "h100_sxm",
+    lane: Annotated[str, typer.Option("--lane", metavar="NAME", help="Software lane to make.")] = "vllm",
+    debug: Debug = False,
+) -> None:
+    """Carry an engine's lanes over to a device of which only torch was timed, by a reference's ratio."""
+    from ...calibrate.bridge import bridge_device
+    from ...calibrate.errors import CalibrationError
+    from ...calibrate.publish import device_file, write_lanes
+
+    profile, other = _device(device), _device(reference)
+    _, found = bridge_device(profile, other, lane)
+    made = [(each.family, each.lane, each.made) for each in found if each.made is not None]
+    lines = [
+        f"{each.family}/{each.lane}: {'bridged' if each.made else 'not bridged'}, {each.why}"
+        for each in found
+    ]
+    if not made:
+        raise CalibrationError(
+            f"no {lane} lane of {profile.id} can be bridged by {other.id}: {'; '.join(lines[:3]) or 'no lanes'}"
+        )
+    source = Path(device) if Path(device).is_file() else device_file(profile.id)
+    write_lanes(source, made, to)
+    emit("\n".join([*lines, f"device file: {to}"]) + "\n")
+
+
 def _make(run: CalibrationRun, target: Path) -> None:
     """Write the file of a device that has none yet, from what the run saw of it."""
     from ...calibrate.device import device_of
