@@ -38,6 +38,7 @@ from .runfolder import (
 )
 from .runfolder import MeasuredRun as MeasuredRun
 from .runfolder import read_run as read_run
+from .stopping import checks_due, held_out_errors, settled_lanes
 
 _SAY_EVERY_S = 5.0
 _STATE_EVERY_S = 10.0
@@ -92,6 +93,7 @@ class MeasureSummary:
     skipped : lanes that the device cannot run, with the reason
     seconds : spent in all calls together [s]
     drift : median change between the two timings of a repeated point, either way [-]; nan without repeats
+    stopped : lanes that were done before their last point: error on held-out points [-]
     """
 
     folder: Path
@@ -103,6 +105,7 @@ class MeasureSummary:
     skipped: dict[str, str]
     seconds: float
     drift: float
+    stopped: dict[str, float]
 
     def describe(self) -> str:
         """Return the summary as a few lines."""
@@ -115,6 +118,10 @@ class MeasureSummary:
         for what, found in (("refused", self.refused), ("wrong output, not timed", self.wrong)):
             for reason, count in Counter(found.values()).most_common(5):
                 lines.append(f"{what}: {count} x {reason}")
+        lines += [
+            f"stopped {lane}: {100.0 * error:.1f} % off on held-out points, and no longer falling"
+            for lane, error in self.stopped.items()
+        ]
         lines += [f"skipped {lane}: {reason}" for lane, reason in self.skipped.items()]
         return "\n".join(lines)
 
@@ -125,6 +132,7 @@ def measure(
     out: str | os.PathLike[str],
     *,
     seed: int = 0,
+    full: bool = False,
     say: Callable[[str], None] | None = None,
     backend: Backend | None = None,
 ) -> MeasureSummary:
@@ -136,6 +144,7 @@ def measure(
     budget_s : time for the timings, over all calls on the same folder; making a plan takes seconds more [s]
     out : folder of the run; made if it is not there, gone on with if it holds one
     seed : of the shapes that are chosen
+    full : time every point, also of lanes whose error on held-out points no longer falls (``stopping``)
     say : takes a line of progress now and then; default: standard error
     backend : device to time instead of torch's
 
@@ -158,7 +167,7 @@ def measure(
         folder.mkdir(parents=True, exist_ok=True)
         mend(folder)
         plan = _plan(backend, budget_s, folder, seed)
-        run = _Run(backend, plan, budget_s, folder, say or _to_stderr)
+        run = _Run(backend, plan, budget_s, folder, say or _to_stderr, full)
         return run.go()
 
 
@@ -246,13 +255,16 @@ class _Run:
         budget_s: float,
         folder: Path,
         say: Callable[[str], None],
+        full: bool = False,
     ) -> None:
+        self.full = full
         self.backend, self.plan, self.budget_s, self.folder, self.say = backend, plan, budget_s, folder, say
         self.facts = backend.facts()
         packages = cast("dict[str, str]", backend.environment().get("packages", {}))
         self.version = packages.get("torch", "")
         self.records = list(read_records(folder))
         self.done = done(self.records)
+        self.settled = {} if full else settled_lanes(self.records)
         self.before = sum(record.get("wall_s", 0.0) for record in self.records)
         self.started = time.perf_counter()
         self.last_said = self.last_state = -math.inf
@@ -274,7 +286,8 @@ class _Run:
         for index, point in enumerate(left):
             if self.spent_s + point.seconds > self.budget_s and self.made + len(self.done):
                 continue  # a shorter one may still fit
-            if point.id in self.done:
+            self._look()
+            if point.id in self.done or lane_of(point.shape) in self.settled:
                 continue
             self._note_state()
             if point.shape.op == "allreduce":
@@ -289,6 +302,18 @@ class _Run:
             self._overlap()
         write_run_table(self.folder)
         return self._summary()
+
+    def _look(self) -> None:
+        """Now and then see which lanes need no more points."""
+        if self.full or not checks_due(self.records, self.spent_s, self.budget_s):
+            return
+        started = time.perf_counter()
+        lanes = dict.fromkeys(lane_of(point.shape) for point in self.plan.points)
+        found = held_out_errors(self.folder, (lane for lane in lanes if lane not in self.settled))
+        record = {"check": found, "wall_s": round(time.perf_counter() - started, 6)}
+        append(self.folder, record)
+        self.records.append(record)
+        self.settled = settled_lanes(self.records)
 
     def _overlap(self) -> None:
         """Time a copy beside a kernel once a run; it checks how the simulator shares bandwidth."""
@@ -397,7 +422,13 @@ class _Run:
             skipped=dict(self.plan.skipped),
             seconds=self.spent_s,
             drift=drift(self.records),
+            stopped=self._stopped(),
         )
+
+    def _stopped(self) -> dict[str, float]:
+        """Return the lanes that were done before their last point, with their error."""
+        left = {lane_of(point.shape) for point in self.plan.points if point.id not in self.done}
+        return {lane: error for lane, error in self.settled.items() if lane in left}
 
 
 def drift(records: Sequence[Record]) -> float:

@@ -60,13 +60,18 @@ def measure(
     device: Device = "cpu",
     budget: Budget = "60s",
     seed: Seed = 0,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Time every point, also of lanes whose held-out error no longer falls."),
+    ] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Time kernels on the device at hand. A run that was stopped goes on where it was."""
     from ...calibrate.measure import measure as go
 
-    summary = go(device, _seconds(budget), out, seed=seed, say=(lambda line: None) if quiet else _note)
+    say = (lambda line: None) if quiet else _note
+    summary = go(device, _seconds(budget), out, seed=seed, full=full, say=say)
     emit(summary.describe() + "\n")
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from membound.calibrate.errors import CalibrationError
 from membound.calibrate.machine import Lane, machine_of
 from membound.calibrate.measure import drift, measure, read_run
 from membound.calibrate.runfolder import POINTS, TABLE, append, mend, read_records, with_seen_rates
+from membound.calibrate.stopping import checks_due, settled_lanes
 from membound.calibrate.table import read_table
 from membound.hwmodels.errors import MemboundError
 from membound.kernels.cost import cost_of
@@ -183,6 +185,53 @@ def test_a_spent_budget_ends_the_run_and_more_budget_goes_on(tmp_path: Path, mon
     assert 0 < summary.timed < summary.planned
     assert summary.seconds <= 21.0
     assert run(tmp_path, stage, budget_s=1000.0).timed == summary.planned
+
+
+def slowly(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.1) -> Stage:
+    """Let every timing take as long on the clock that a run reads, and a fit nothing."""
+    clock = {"now": 0.0}
+    timed = stage.measure
+
+    def slow(shape: KernelShape, budget_s: float) -> Measured:
+        clock["now"] += seconds
+        return timed(shape, budget_s)
+
+    stage.measure = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock["now"])
+    return stage
+
+
+def test_a_lane_that_gets_no_better_stops_and_leaves_its_time_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gemm, decode = "gemm/torch_mm/bfloat16", "attn_decode/torch_paged/bfloat16"
+    timed: dict[bool, Counter[str]] = {}
+    for full in (True, False):
+        folder = tmp_path / str(full)
+        summary = measure("cpu", 20.0, folder, full=full, say=quiet, backend=slowly(Stage(), monkeypatch))
+        ids = [record["id"] for record in read_records(folder) if "latency_us" in record]
+        timed[full] = Counter("/".join(each.split("/")[:3]) for each in ids)
+        assert summary.seconds < 20.1
+        assert (gemm in summary.stopped) is not full
+        assert ("no longer falling" in summary.describe()) is not full
+    assert timed[False][gemm] < timed[True][gemm]
+    assert sum(timed[False].values()) < sum(timed[True].values())  # the plan has no more for the others
+    others = set(timed[True]) - {gemm, decode}
+    assert sum(timed[False][lane] for lane in others) > sum(timed[True][lane] for lane in others)
+    again = measure("cpu", 20.0, tmp_path / "False", say=quiet, backend=slowly(Stage(), monkeypatch))
+    assert gemm in again.stopped  # a run that goes on knows what it saw
+    rest = measure("cpu", 1e3, tmp_path / "False", full=True, say=quiet, backend=Stage())
+    assert (rest.timed, rest.stopped) == (rest.planned, {})
+
+
+def test_checks_take_a_twentieth_of_the_budget_at_most():
+    check = {"check": {}, "wall_s": 0.6}
+    assert checks_due([], 8.0, 20.0)
+    assert not checks_due([check], 12.0, 20.0)  # another would make 1.2 s of 20
+    assert checks_due([{**check, "wall_s": 0.3}], 12.0, 20.0)
+    assert settled_lanes(
+        [{"check": {"a": error, "b": 0.1 - 0.01 * i}} for i, error in enumerate((0.1, 0.1, 0.1))]
+    ) == {"a": 0.1}
 
 
 def test_progress_says_how_much_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
