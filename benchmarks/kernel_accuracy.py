@@ -71,6 +71,10 @@ def _verdict(line: Line) -> str:
     return f"{limits} " + (f"MISSED: {', '.join(line.missed)}" if line.missed else "met")
 
 
+def _errs(line: Line) -> bool:
+    return any(name in line.judged.errors for name in line.missed)
+
+
 def _percent(share: float | None) -> str:
     return f"{'-' if share is None or np.isnan(share) else format(100.0 * share, '.1f'):>6}"
 
@@ -131,8 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.format == "json":
         print(json.dumps([line.to_dict() for line in lines], indent=1))
     else:
-        held = sum(line.bar != NO_BAR for line in lines)
-        print(FOOT, *eager_lines(chosen), f"{len(missed)} of {held} bars missed", sep="\n")
+        held, by_error = sum(line.bar != NO_BAR for line in lines), sum(map(_errs, missed))
+        told = (
+            f"{len(missed)} of {held} bars missed, {by_error} of them by errors, the others by intervals only"
+        )
+        print(FOOT, *eager_lines(chosen), told, sep="\n")
     if missed and chosen.check:
         sys.exit(1)
 
