@@ -8,13 +8,13 @@ _WEIGHT_ONLY: Final = ("linear_w4a16", "linear_w8a16")
 _CUTLASS: Final = ("Cutlass", "sgl_kernel_fp8")
 
 
-def kernel_facts(family: str, software: str, kernel: str, arch: str) -> dict[str, Any]:
+def kernel_facts(family: str, lane: str, kernel: str, arch: str) -> dict[str, Any]:
     """Return the keyword arguments that a kernel's fit takes beside its rows.
 
     Parameters
     ----------
-    family : ``moe``, ``linear_fp8``, ``mla_decode``, ``mla_prefill``, ...
-    software, kernel : lane of software, and name of the kernel where one is known
+    family : ``moe``, ``linear_fp8``, ``decode_attention``, ``mla_decode``, ``mla_prefill``, ...
+    lane, kernel : lane with its suffixes, and name of the kernel where one is known
     arch : architecture of the device
 
     Examples
@@ -27,6 +27,8 @@ def kernel_facts(family: str, software: str, kernel: str, arch: str) -> dict[str
     if family.startswith("linear"):
         cutlass = family == "linear_fp8" and arch == "Hopper" and any(name in kernel for name in _CUTLASS)
         return {"quantise": family not in _WEIGHT_ONLY, "by_m": cutlass}
+    if family == "decode_attention":
+        return _decode_facts(lane, kernel)
     if family == "mla_decode":
         return {
             "tile_heads": 128 if arch == "Blackwell" else 64,
@@ -34,5 +36,21 @@ def kernel_facts(family: str, software: str, kernel: str, arch: str) -> dict[str
             "sharp_cache": arch == "Ada",
         }
     if family == "mla_prefill":
-        return {"absorbed": software == "sglang" and arch != "Blackwell"}
+        return {"absorbed": lane.startswith("sglang") and arch != "Blackwell"}
     return {}
+
+
+def _decode_facts(lane: str, kernel: str) -> dict[str, Any]:
+    """Return whether the kernel splits a sequence, and in how many blocks of 128 keys at least.
+
+    FlashAttention-2 packs the queries of a group and then splits; without groups it does neither. Its blocks hold
+    256 keys at heads of 64. TensorRT-LLM's generated kernels never split below 256 keys.
+    """
+    flash2 = "flash_attn" in kernel and not any(version in kernel for version in ("fa3", "fa4"))
+    if flash2 and "_mha" in lane:
+        return {"split": False}
+    coarse = (flash2 and "_d64" in lane) or any(name in kernel for name in _GENERATED)
+    return {"key_blocks": 2.0} if coarse else {}
+
+
+_GENERATED: Final = ("trtllmdecode", "trtllm_mha")

@@ -51,6 +51,7 @@ class DecodeParams:
     qr : sharpness of the maximum in the 3-parameter form; 1 is a sum (CPU) [-]
     tq, tg : extra fixed time of a call of several sequences and KV heads, whose queries are first copied into their
         groups (for one of either that is a view), and of one whose groups outgrow the smallest tile of 16 rows [s]
+    ks : fewest key blocks of a split (a lane fact) [-]
     """
 
     t0: float
@@ -74,6 +75,7 @@ class DecodeParams:
     l2q: float = 2.0
     tq: float = 0.0
     tg: float = 0.0
+    ks: float = 1.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> DecodeParams:
@@ -101,6 +103,7 @@ class DecodeParams:
             l2q=p.get("l2q", 2.0),
             tq=p.get("tq_us", 0.0) * MICRO,
             tg=p.get("tg_us", 0.0) * MICRO,
+            ks=p.get("ks", 1.0),
         )
 
 
@@ -308,7 +311,7 @@ def decode_terms(
     key_blocks = -(-longest // p.key_block)
     slots = p.occ * chip.units
     units = batch * shape.units_per_sequence
-    splits = larger(1, smaller(floor(slots / units), key_blocks)) if p.split else 1
+    splits = larger(1, smaller(floor(slots / units), whole(key_blocks / p.ks))) if p.split else 1
     w = units * splits / slots
     waves = whole(w)
     soft = (1.0 - p.wq) * w + p.wq * waves

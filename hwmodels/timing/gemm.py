@@ -39,7 +39,9 @@ class GemmParams:
     sat, oe : blocks per unit that saturate memory, and how fast bandwidth falls below it [-]
     cs : share of the split's partial sums that reach HBM [-]
     wq : weight of wave quantisation [-]
-    l2f, l2b : share of L2 that holds warm operands, and its rate over HBM's [-]; only for warm tables
+    l2f, l2b, l2q, l2c : share of L2 that holds warm operands, its rate over HBM's, how sharply that ends where they
+        outgrow it, and through how many copies of the weights the timing loop rotates [-]; only for warm tables
+    gv : share of a tile's time that a matrix-vector product takes, m = 1 [-]
     by_m : the library picks its tile by m alone and never splits k (CUTLASS's fp8 kernels on Hopper)
     qr : sharpness of the maximum in the 3-parameter form; infinity is a hard one, 1 a sum (CPU) [-]
     """
@@ -57,6 +59,9 @@ class GemmParams:
     wq: float = 0.1
     l2f: float = 0.0
     l2b: float = 1.0
+    l2q: float = 3.0
+    l2c: float = 1.0
+    gv: float = 1.0
     by_m: bool = False
     qr: float = math.inf
 
@@ -78,6 +83,9 @@ class GemmParams:
             wq=p.get("wq", 0.1),
             l2f=p.get("l2f", 0.0),
             l2b=p.get("l2b", 1.0),
+            l2q=p.get("l2q", 3.0),
+            l2c=p.get("l2c", 1.0),
+            gv=p.get("gv", 1.0),
             by_m=p.get("by_m", 0.0) > 0.5,
             qr=p.get("qr", math.inf),
         )
@@ -137,7 +145,7 @@ def gemm_time(
         np.asarray(a, dtype=np.float64)[..., None]
         for a in np.broadcast_arrays(m, n, k, weights, inputs + outputs)
     )
-    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights + plain, rate, warm)
+    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights, plain, rate, warm)
     longer = np.maximum(t_compute, t_memory)
     power_sum = 1.0 + (np.minimum(t_compute, t_memory) / longer) ** params.q
     body = longer * power_sum ** (1.0 / params.q)
@@ -171,7 +179,15 @@ def _by_m(m: Array) -> NDArray[np.bool_]:
 
 
 def _terms(
-    chip: Chip, p: GemmParams, m: Array, n: Array, k: Array, moved: Array, rate: float, warm: bool
+    chip: Chip,
+    p: GemmParams,
+    m: Array,
+    n: Array,
+    k: Array,
+    weights: Array,
+    plain: Array,
+    rate: float,
+    warm: bool,
 ) -> tuple[Array, Array, Array, Array]:
     """Return T_c, T_m [s], bytes of partial sums [B] and blocks per unit, by tile and split (last axis)."""
     blocks = np.ceil(m / _U) * np.ceil(n / _V) * _S
@@ -179,11 +195,13 @@ def _terms(
     waves = soft_waves(w, p.wq)
     tile_rate = rate * p.ec * (1.0 + 3.0 * p.ct / 256.0) / (1.0 + p.ct * (1.0 / _U + 1.0 / _V))
     t_compute = waves * (2.0 * _U * _V) * (k / _S + p.k0) * chip.units / tile_rate
+    if p.gv != 1.0:
+        t_compute = np.where(m > 1, t_compute, p.gv * t_compute)
     split_bytes = np.where(_S > 1, p.cs * 4.0 * _S, 0.0) * m * n
-    total = moved + split_bytes
+    total = weights + plain + split_bytes
     bandwidth = p.eb * chip.bandwidth
     if warm and p.l2f > 0.0 and chip.l2_bytes > 0.0:
-        resident = 1.0 / (1.0 + (total / (p.l2f * chip.l2_bytes)) ** 3)
+        resident = 1.0 / (1.0 + ((total + (p.l2c - 1.0) * weights) / (p.l2f * chip.l2_bytes)) ** p.l2q)
         bandwidth = bandwidth * (1.0 - resident + resident * p.l2b)
     t_memory = total / bandwidth / np.minimum(w / p.sat, 1.0) ** p.oe
     return t_compute, t_memory, split_bytes, w
