@@ -23,6 +23,9 @@ ROW_TILES = (16, 32, 64, 128)
 _DRAWS = 4
 _POWER_DRAWS = 16
 """A table averages one to five draws of its own; their mean over many is what can be known of them."""
+_GROUPED = 512
+_GROUPED_DRAWS = 6
+"""Tokens and draws from which the shares of a router with groups are taken."""
 _SEQUENCE = 2048
 """Real-traffic routings draw one sequence of so many tokens; more tokens repeat its shares."""
 
@@ -84,6 +87,29 @@ class PowerLaw:
         """Return the statistics of the hottest rank, averaged over sixteen draws."""
         drawn = _heaped_power_law if self.heaped else _power_law
         return drawn(self.a, tokens, n_experts, top_k, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimited:
+    """A table's pattern under a router that lets a token visit only the best groups of experts (DeepSeek-V3).
+
+    A group is as good as its two best experts. The tables' logits are 1 for a token's experts and 0 for the rest, so
+    what the limit denies goes to the first experts of the groups kept: such a table is far more skewed than it says.
+
+    Attributes
+    ----------
+    pattern : which experts the logits ask for
+    groups, kept : groups of experts, and how many of them a token may visit
+    """
+
+    pattern: BalancedStride | PowerLaw
+    groups: int = 8
+    kept: int = 4
+
+    def statistics(self, tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+        """Return the statistics of rank 0, the hottest before the limit; more than 512 tokens repeat its shares."""
+        law = self.pattern.a if isinstance(self.pattern, PowerLaw) else None
+        return _grouped(law, self.groups, self.kept, tokens, n_experts, top_k, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +194,71 @@ def _mean(stats: list[RoutingStats]) -> RoutingStats:
 
 @lru_cache(maxsize=65536)
 def _balanced(tokens: int, n_experts: int, top_k: int, ranks: int) -> RoutingStats:
+    picks = _strided(tokens, n_experts, top_k)
+    counts = np.bincount(picks.ravel(), minlength=n_experts).astype(np.float64)
+    return _stats(counts[: -(-n_experts // ranks)])
+
+
+def _strided(tokens: int, n_experts: int, top_k: int) -> NDArray[np.int64]:
+    """Return the experts of every token under ``BalancedStride``: int64 (tokens, top_k)."""
     stride = -(-n_experts // top_k)
     first = np.arange(tokens, dtype=np.int64)
     if tokens < stride:
         first = first * stride // tokens  # few tokens are spread evenly over the experts
-    picks = (first[:, None] + np.arange(top_k) * stride) % n_experts
-    counts = np.bincount(picks.ravel(), minlength=n_experts).astype(np.float64)
-    return _stats(counts[: -(-n_experts // ranks)])
+    return (first[:, None] + np.arange(top_k) * stride) % n_experts
+
+
+@lru_cache(maxsize=65536)
+def _grouped(
+    law: float | None, groups: int, kept: int, tokens: int, n_experts: int, top_k: int, ranks: int
+) -> RoutingStats:
+    few = min(tokens, _GROUPED)
+    if law is None:
+        asked = [_strided(few, n_experts, top_k)]
+    else:
+        drawn = _power_counts(law, few, n_experts, top_k)[:_GROUPED_DRAWS]
+        asked = [_assigned(_hottest_first(counts, few, top_k, ranks), few, top_k) for counts in drawn]
+    held = n_experts // ranks
+    counts = [np.rint(_limited(picks, n_experts, groups, kept) * (tokens / few)) for picks in asked]
+    return _mean([_stats(each[:held]) for each in counts])
+
+
+def _limited(picks: NDArray[np.int64], n_experts: int, groups: int, kept: int) -> Counts:
+    """Return the rows of every expert once each token is held to its ``kept`` best groups."""
+    tokens, top_k = picks.shape
+    size = n_experts // groups
+    asked = np.zeros((tokens, n_experts))
+    np.put_along_axis(asked, picks, 1.0, axis=1)
+    best_two = np.minimum(asked.reshape(tokens, groups, size).sum(axis=2), 2.0)
+    best = np.argsort(-best_two, axis=1, kind="stable")[:, :kept]
+    open_ = np.zeros((tokens, groups))
+    np.put_along_axis(open_, best, 1.0, axis=1)
+    score = np.repeat(open_, size, axis=1) * (1.0 + asked)
+    visited = np.argsort(-score, axis=1, kind="stable")[:, :top_k]
+    return np.bincount(visited.ravel(), minlength=n_experts).astype(np.float64)
+
+
+def _hottest_first(counts: Counts, tokens: int, top_k: int, ranks: int) -> Counts:
+    """Return a draw's counts with the rest of the rounding dealt round the ranks and the hottest rank in front."""
+    by_rank = counts.reshape(ranks, -1).copy()
+    flat, base = by_rank.reshape(-1), by_rank.shape[1] * np.arange(ranks)[:, None]
+    surplus = int(tokens * top_k - flat.sum())
+    while surplus:
+        sign = 1 if surplus > 0 else -1
+        turn = (np.argsort(sign * by_rank, axis=1, kind="stable") + base).T.ravel()
+        room = flat[turn] < tokens if surplus > 0 else flat[turn] > 0.0
+        given = turn[room][: abs(surplus)]
+        flat[given] += sign
+        surplus -= sign * len(given)
+    hottest = int(np.argmax(by_rank.sum(axis=1)))
+    by_rank[[0, hottest]] = by_rank[[hottest, 0]]
+    return by_rank.reshape(-1)
+
+
+def _assigned(counts: Counts, tokens: int, top_k: int) -> NDArray[np.int64]:
+    """Return experts for every token so that each expert gets its count: the fullest are dealt out first."""
+    order = np.argsort(-counts, kind="stable")
+    return np.repeat(order, counts[order].astype(np.int64)).reshape(top_k, tokens).T
 
 
 def _power_counts(a: float, tokens: int, n_experts: int, top_k: int) -> Counts:

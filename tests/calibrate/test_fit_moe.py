@@ -14,7 +14,7 @@ from membound.calibrate.fit.moe import (
 )
 from membound.calibrate.table import KernelTable
 from membound.hwmodels.device import load_device
-from membound.hwmodels.routing import BalancedStride, PowerLaw
+from membound.hwmodels.routing import BalancedStride, GroupLimited, PowerLaw
 from membound.hwmodels.steptypes import chip_of
 
 TRUTH = {
@@ -79,6 +79,8 @@ def test_the_wrong_routing_costs_accuracy() -> None:
 def test_distributions_are_the_routings_of_the_simulator() -> None:
     assert timed_routing("balanced") == BalancedStride()
     assert timed_routing("power_law_1.2") == timed_routing("power_law_1.2", "vllm 0.24.0") == PowerLaw(1.2)
+    assert timed_routing("balanced", "vllm 0.24.0", grouped=True) == GroupLimited(BalancedStride())
+    assert timed_routing("balanced", "trtllm 1.3.0rc20", grouped=True) == BalancedStride()
     assert timed_routing("power_law_1.2", "trtllm 1.0.0") == PowerLaw(1.2, heaped=True)
     for name in ("zipf", "power_law_x", ""):
         with pytest.raises(CalibrationError, match="allowed: balanced, power_law_<exponent>"):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.routing import (
     BalancedStride,
+    GroupLimited,
     PowerLaw,
     RoutingError,
     Zipf,
@@ -169,6 +170,33 @@ def test_a_heaped_power_law_deals_out_every_row_but_on_fewer_ranks(
     alone, even = (law.statistics(1, 256, 8, 8) for law in (heaped, PowerLaw(a)))
     assert (alone.active, alone.rows) == (8.0, 8.0)
     assert even.rows == 1.0
+
+
+def test_a_router_with_groups_skews_an_even_pattern_onto_the_first_groups() -> None:
+    # One expert of each of eight groups is asked for; the first four are kept and give one each, and the four that
+    # are missing are the first experts of all, visited by every token.
+    even, limited = (
+        routing.statistics(4096, 256, 8, 2) for routing in (BalancedStride(), GroupLimited(BalancedStride()))
+    )
+    assert even.rows == 4 * 4096
+    assert limited.rows == 8 * 4096  # the first four groups are the first of two ranks
+    fourth = GroupLimited(BalancedStride()).statistics(4096, 256, 8, 64)
+    assert (fourth.active, fourth.rows) == (4.0, pytest.approx(4 * 4096, rel=0.05))
+
+
+@pytest.mark.parametrize("pattern", [BalancedStride(), PowerLaw(1.01), PowerLaw(1.2)])
+@pytest.mark.parametrize("tokens", [1, 7, 300, 5000])
+def test_a_router_with_groups_loses_no_row(pattern: BalancedStride | PowerLaw, tokens: int) -> None:
+    stats = GroupLimited(pattern).statistics(tokens, 256, 8, 1)
+    assert stats.rows == pytest.approx(8 * tokens, rel=0.02)
+    assert GroupLimited(pattern, groups=8, kept=8).statistics(tokens, 256, 8, 1).rows == pytest.approx(
+        8 * tokens, rel=0.02
+    )
+
+
+def test_all_groups_kept_is_no_limit() -> None:
+    free = GroupLimited(BalancedStride(), groups=8, kept=8)
+    assert free.statistics(512, 256, 8, 4) == BalancedStride().statistics(512, 256, 8, 4)
 
 
 def test_layers_of_many_shapes_agree_with_one_by_one() -> None:
