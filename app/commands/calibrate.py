@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +13,10 @@ from ..console import emit
 from ..help import GroupedCommand
 from ..options import Debug, Form, Format, Quiet
 from .calibrate_page import write_page
+from .calibrate_rows import held_out, measured, rows_to_fit, source_of
 
 if TYPE_CHECKING:
     from ...calibrate.run import CalibrationRun
-    from ...calibrate.table import KernelTable
     from ...hwmodels.device import DeviceProfile
 
 calibrate = typer.Typer(
@@ -104,13 +104,13 @@ def fit(
     from ...calibrate.run import FIT
     from ..render_calibrate import render_run
 
-    table, profile, environment = _rows(what, device)
+    table, profile, environment = rows_to_fit(what, device)
     is_run = Path(what).is_dir()
     run = fit_table(
         table,
         profile,
         run_id=_run_id(what),
-        source=f"timings of run {_run_id(what)} on this machine" if is_run else _source(table),
+        source=f"timings of run {_run_id(what)} on this machine" if is_run else source_of(table),
         frozen=not (is_run or all_rows),
         families=family,
         software=software,
@@ -167,7 +167,7 @@ def evaluate(
     from ...calibrate.evaluate import evaluate as compare
     from ..render_calibrate import render_evaluation
 
-    rows, profile = _held_out(run, device) if run is not None else _measured(device, table)
+    rows, profile = held_out(run, device) if run is not None else measured(device, table)
     found = compare(profile, rows, lane=lane)
     if form is not Form.table and not quiet:
         for line in found.screened:
@@ -276,45 +276,6 @@ def _make(run: CalibrationRun, target: Path) -> None:
     target.write_text(device_text(device_of(run.environment)), encoding="utf-8")
 
 
-def _rows(what: str, device: str | None) -> tuple[KernelTable, DeviceProfile, dict[str, Any]]:
-    """Return the rows to fit, their device, and the environment where we timed them."""
-    from ...calibrate.device import device_of, of_device
-    from ...calibrate.errors import CalibrationError
-    from ...calibrate.imports import import_table
-    from ...calibrate.runfolder import read_run
-
-    if Path(what).is_dir():
-        found = read_run(what)
-        return found.fit, _device(device) if device else device_of(found.environment), dict(found.environment)
-    if device is None:
-        raise CalibrationError(f"--device is missing: whose timings are in {what!r}?")
-    profile = _device(device)
-    return of_device(import_table(what).table, profile), profile, {}
-
-
-def _held_out(run: str, device: str | None) -> tuple[KernelTable, DeviceProfile]:
-    """Return the points of a measuring run that no fit saw, and its device with the lanes that it gave."""
-    from ...calibrate.device import device_of
-    from ...calibrate.fitting import with_fits
-    from ...calibrate.run import CalibrationRun
-    from ...calibrate.runfolder import read_run
-
-    found = read_run(run)
-    profile = _device(device) if device else device_of(found.environment)
-    return found.held_out, with_fits(profile, CalibrationRun.load(run))
-
-
-def _measured(device: str | None, table: Path | None) -> tuple[KernelTable, DeviceProfile]:
-    from ...calibrate.device import of_device
-    from ...calibrate.errors import CalibrationError
-    from ...calibrate.imports import import_table
-
-    if device is None or table is None:
-        raise CalibrationError("evaluate needs --device and --table, or the folder of a measuring run")
-    profile = _device(device)
-    return of_device(import_table(table).table, profile), profile
-
-
 def _device(name: str) -> DeviceProfile:
     from ...hwmodels.device import load_device
 
@@ -331,12 +292,6 @@ def _seconds(text: str) -> float:
 def _run_id(what: str) -> str:
     name = Path(what).resolve().name
     return name.split(".", 1)[0] or "run"
-
-
-def _source(table: KernelTable) -> str:
-    """Return where a table's rows come from: what they say themselves, else the file's name."""
-    said = sorted({str(each).partition(":")[0] for each in table["source"] if each})
-    return ", ".join(said[:3]) if said else Path(table.origin).name
 
 
 def _note(line: str) -> None:
