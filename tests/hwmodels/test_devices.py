@@ -21,8 +21,11 @@ CALIBRATED = ("h100_sxm", "a100_sxm_80gb", "b200_sxm", "l40s")
 SERVING = ("gemm", "decode_attention", "prefill_attention", "elementwise", "allreduce", "moe")
 
 
-def test_thirty_devices_are_bundled():
-    assert len(list_devices()) == 30
+def test_the_bundled_devices_are_the_thirty_of_the_datasheet_table_and_the_server_edition_of_one():
+    assert len(list_devices()) == 31
+    server, other = load_device("rtx_pro_6000_server"), load_device("rtx_pro_6000")
+    assert server.peak_flops == other.peak_flops
+    assert server.lane("gemm").level == "transferred_same_arch"
 
 
 @pytest.mark.parametrize("device", list_devices())
