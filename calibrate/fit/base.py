@@ -9,7 +9,7 @@ a finite step in the logarithm, and a fit restarts from where it ended with a sm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,51 +18,21 @@ from numpy.typing import NDArray
 
 from ...hwmodels.lanes import LatencyTable
 from ..errors import CalibrationError
-
-Array = NDArray[np.float64]
-Model = Callable[[Mapping[str, float]], Array]
-"""From a value for every parameter to the predicted times of the fitted rows [us]."""
+from .descent import Array as Array
+from .descent import Model as Model
+from .descent import Parameter as Parameter
+from .descent import Problem, best_start, over_jumps
 
 _STEPS: Final = (0.03, 0.01)
 """Steps of the logarithm over which derivatives are taken, one round of the fit after the other."""
 _FIRST_SCALE: Final = 0.10
-_SCAN_EVALUATIONS: Final = 8
 _SMALLEST_SCALE: Final = 0.002
 _TO_SD: Final = 1.4826
 """From the median absolute deviation to the standard deviation of a normal."""
 _AT_90: Final = 1.6448536
 """Half width of the central nine tenths of a standard normal."""
-_LOG_FLOOR: Final = 1e-9
 IDENTIFIED: Final = 0.5
 """A parameter whose posterior spread is below this share of its prior's was learnt from the data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a fit: where it starts and how far it may go.
-
-    Attributes
-    ----------
-    name : symbol, with its unit where it is a time (``t0_us``)
-    start : centre of the log-normal prior, and starting value
-    sd_log : standard deviation of the prior in log(parameter); infinity for none
-    low, high : bounds
-    vary : False pins the parameter at ``start``
-    """
-
-    name: str
-    start: float
-    sd_log: float = 0.3
-    low: float = 1e-4
-    high: float = 1e6
-    vary: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse a parameter that has no logarithm or lies outside its bounds."""
-        if self.vary and not (0.0 < self.low <= self.start <= self.high and self.sd_log > 0.0):
-            raise CalibrationError(
-                f"parameter {self.name!r} starts at {self.start:g}; allowed: {self.low:g} to {self.high:g}, above 0"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +69,7 @@ class FitResult:
     notes : what was excluded, approximated, pinned
     train : errors on the fitted rows (``mape``, ``median_ape``, ``p90_ape``, ``bias``), as fractions
     table : a measured table that is preferred to the form (all-reduce)
+    growth : how fast errors grow outside the hull, where the fit could tell [per unit of ln]
     """
 
     family: str
@@ -112,6 +83,7 @@ class FitResult:
     notes: tuple[str, ...] = ()
     train: Mapping[str, float] = field(default_factory=dict[str, float])
     table: LatencyTable | None = None
+    growth: float | None = None
 
     @property
     def params(self) -> dict[str, float]:
@@ -164,6 +136,7 @@ class FitResult:
             "notes": list(self.notes),
             "train": dict(self.train),
             "table": self.table.model_dump(mode="json") if self.table else None,
+            "growth": self.growth,
         }
 
     @classmethod
@@ -196,6 +169,7 @@ class FitResult:
                 notes=tuple(data["notes"]),
                 train=dict(data["train"]),
                 table=LatencyTable.model_validate(data["table"]) if data["table"] else None,
+                growth=None if data.get("growth") is None else float(data["growth"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = " ".join(str(error).split())
@@ -235,7 +209,8 @@ def robust_fit(
     evaluations : derivative evaluations a round may take
     steps : steps of the derivative, by round; the last one holds for the rest
     scale : noise of log(time), where it is known [-]; default: from the residuals
-    scan : values from which a parameter is also started, where its effect comes in jumps; the best end is kept
+    scan : values from which a parameter is also started, where its effect comes in jumps; the best end is kept, and
+        the standard error is no less than the values' distance allows
 
     Raises
     ------
@@ -252,15 +227,17 @@ def robust_fit(
     varied = [p for p in params if p.vary]
     _check(measured, varied, family, lane)
     weight = np.ones(len(measured)) if weights is None else np.sqrt(weights)
-    problem = _Problem(model, params, varied, np.log(measured), weight)
+    problem = Problem(model, params, varied, np.log(measured), weight)
     sd = _FIRST_SCALE if scale is None else scale
-    x = _best_start(problem, np.log([p.start for p in varied]), sd, scan or {}, steps[0])
+    x = best_start(problem, np.log([p.start for p in varied]), sd, scan or {}, steps[0])
     for turn in range(max(rounds, 1)):
         step = steps[min(turn, len(steps) - 1)]
         x = problem.minimise(x, sd, step, evaluations)
         if scale is None:
             sd = _robust_sd(problem.log_ratio(x))
-    covariance = problem.covariance(x, sd, steps[-1])
+    covariance, _ = problem.covariance(x, sd, steps[-1])
+    for i, starts in [(i, scan[p.name]) for i, p in enumerate(varied) if scan and p.name in scan]:
+        x, covariance = over_jumps(problem, x, sd, steps[-1], evaluations, i, starts)
     ratio = problem.log_ratio(x)
     names = np.full(len(measured), "all") if regimes is None else regimes
     return FitResult(
@@ -314,118 +291,6 @@ def hull_of(**axes: Array) -> dict[str, tuple[float, float]]:
     {'m': (1.0, 8.0)}
     """
     return {name: (float(np.min(axis)), float(np.max(axis))) for name, axis in axes.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """Residuals of a fit as functions of the varied parameters' logarithms."""
-
-    model: Model
-    params: Sequence[Parameter]
-    varied: Sequence[Parameter]
-    log_measured: Array
-    weight: Array
-
-    def log_ratio(self, x: Array) -> Array:
-        """Return log(predicted/measured) of every row."""
-        values = {p.name: p.start for p in self.params}
-        values.update({p.name: math.exp(each) for p, each in zip(self.varied, x, strict=True)})
-        with np.errstate(all="ignore"):
-            predicted = np.asarray(self.model(values), dtype=np.float64)
-        return (
-            np.log(np.where(np.isfinite(predicted), np.maximum(predicted, _LOG_FLOOR), 1e9))
-            - self.log_measured
-        )
-
-    def prior(self, x: Array) -> Array:
-        """Return (log parameter - log start) / sd."""
-        return np.array(
-            [(each - math.log(p.start)) / p.sd_log for p, each in zip(self.varied, x, strict=True)]
-        )
-
-    def jacobian(self, x: Array, step: float, span: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Return log ratios and their central derivatives (one-sided at a bound)."""
-        columns: list[Array] = []
-        for i in range(len(x)):
-            up, down = x.copy(), x.copy()
-            up[i], down[i] = min(x[i] + step, span[1][i]), max(x[i] - step, span[0][i])
-            width = up[i] - down[i]
-            columns.append(
-                (self.log_ratio(up) - self.log_ratio(down)) / width if width else 0.0 * self.log_measured
-            )
-        return self.log_ratio(x), np.stack(columns, axis=1)
-
-    @property
-    def span(self) -> tuple[Array, Array]:
-        """Return the bounds of the logarithms."""
-        return np.log([p.low for p in self.varied]), np.log([p.high for p in self.varied])
-
-    def cost(self, x: Array, sd: float) -> float:
-        """Return soft-L1 of the residuals plus the squared prior terms, halved."""
-        z = self.log_ratio(x) / sd
-        robust = np.sum(self.weight**2 * 2.0 * (np.sqrt(1.0 + z * z) - 1.0))
-        return float(0.5 * (robust + np.sum(self.prior(x) ** 2)))
-
-    def minimise(self, x: Array, sd: float, step: float, evaluations: int) -> Array:
-        """Return a minimum of ``cost``: damped Gauss-Newton with the loss as weights, inside the bounds."""
-        low, high = self.span
-        x = np.clip(x, low, high)
-        best, damping = self.cost(x, sd), 1e-2
-        precision = np.array([1.0 / p.sd_log**2 for p in self.varied])
-        for _ in range(evaluations):
-            ratio, jacobian = self.jacobian(x, step, (low, high))
-            z = ratio / sd
-            loss = self.weight**2 / np.sqrt(1.0 + z * z) / sd**2
-            gradient = jacobian.T @ (loss * ratio) + precision * (x - np.log([p.start for p in self.varied]))
-            hessian = jacobian.T @ (jacobian * loss[:, None]) + np.diag(precision)
-            free = ~(((x <= low) & (gradient > 0.0)) | ((x >= high) & (gradient < 0.0)))
-            moved, previous = False, best
-            for _ in range(6):
-                trial = np.clip(x + _newton_step(hessian, gradient, free, damping), low, high)
-                cost = self.cost(trial, sd)
-                if cost < best:
-                    x, best, damping, moved = trial, cost, max(damping / 5.0, 1e-6), True
-                    break
-                damping *= 4.0
-            if not moved or previous - best < 1e-5 * max(previous, 1.0):
-                return x
-        return x
-
-    def covariance(self, x: Array, sd: float, step: float) -> Array:
-        """Return the covariance of the logarithms: of the data, weighted by the loss, and the prior together."""
-        ratio, jacobian = self.jacobian(x, step, self.span)
-        z = ratio / sd
-        loss = self.weight**2 / np.sqrt(1.0 + z * z) / sd**2
-        information = jacobian.T @ (jacobian * loss[:, None]) + np.diag(
-            [1.0 / p.sd_log**2 for p in self.varied]
-        )
-        return np.linalg.pinv(information, hermitian=True)
-
-
-def _best_start(
-    problem: _Problem, x: Array, sd: float, scan: Mapping[str, Sequence[float]], step: float
-) -> Array:
-    """Return the start, or a scanned one, from which a few steps lead lowest."""
-    if not scan:
-        return x
-    names = [p.name for p in problem.varied]
-    starts = [x]
-    for name, values in scan.items():
-        for value in values:
-            moved = x.copy()
-            moved[names.index(name)] = math.log(value)
-            starts.append(moved)
-    ends = [problem.minimise(each, sd, step, _SCAN_EVALUATIONS) for each in starts]
-    return min(ends, key=lambda end: problem.cost(end, sd))
-
-
-def _newton_step(hessian: Array, gradient: Array, free: NDArray[np.bool_], damping: float) -> Array:
-    step = np.zeros_like(gradient)
-    if free.any():
-        part = hessian[np.ix_(free, free)]
-        damped = part + damping * np.diag(np.maximum(np.diag(part), 1e-12))
-        step[free] = -np.linalg.solve(damped, gradient[free])
-    return np.clip(step, -0.7, 0.7)
 
 
 def _robust_sd(ratio: Array) -> float:
