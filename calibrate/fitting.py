@@ -33,6 +33,7 @@ from .predict import OPERATIONS, software_of
 from .run import CalibrationRun
 from .screen import screen
 from .splits import train
+from .standins import FEWEST_VARIANT_ROWS, needless, stand_in
 from .streams import moved_bytes_of
 from .table import KernelTable
 
@@ -95,7 +96,9 @@ def _decode(job: Job) -> FitResult:
         lane=job.lane,
         warm=job.warm,
         notes=notes,
-        params=None if job.warm else decode_parameters(job.device.arch),  # few rows do not pin blocks per unit
+        params=None
+        if job.warm
+        else decode_parameters(job.device.arch),  # few rows do not pin blocks per unit
         **facts,
         **_scanned(job, DECODE),
     )
@@ -232,13 +235,18 @@ def fit_table(
         if fitter is None:
             skipped.append(f"{family}/{lane}: no fit for that family")
             continue
-        if len(part) < FEWEST_ROWS:
-            skipped.append(f"{family}/{lane}: {len(part)} rows, needed {FEWEST_ROWS}")
+        needed = FEWEST_VARIANT_ROWS if frozen and stand_in(family, lane, done) else FEWEST_ROWS
+        if len(part) < needed:
+            skipped.append(f"{family}/{lane}: {len(part)} rows, needed {needed}")
             continue
         try:
             found = fitter(Job(device, chip_of(device), family, lane, part, done))
         except CalibrationError as error:
             skipped.append(f"{family}/{lane}: {error}")
+            continue
+        why = needless(device, found, _one_kernel(part)[0], done) if frozen else ""
+        if why:
+            skipped.append(why)
             continue
         done[family, lane] = found
         if say is not None:
@@ -278,9 +286,9 @@ def lanes_in(
         yield family, lane, table.take(np.sort(np.concatenate(found)))
 
 
-def _gemm_first(lane: tuple[str, str, KernelTable]) -> tuple[bool, str, str]:
-    """Order lanes so that what pins others to itself is fitted before them."""
-    return lane[0] != "gemm", lane[0], lane[1]
+def _gemm_first(lane: tuple[str, str, KernelTable]) -> tuple[bool, str, int, str]:
+    """Order lanes so that what pins others to itself, and what could stand in for others, is fitted before them."""
+    return lane[0] != "gemm", lane[0], lane[1].count("_"), lane[1]
 
 
 def _one_kernel(rows: KernelTable) -> tuple[KernelTable, tuple[str, ...]]:

@@ -171,9 +171,16 @@ def gemm_family(table: KernelTable) -> Column:
 
 def attention_lanes(table: KernelTable, software: Column) -> Column:
     """Return the attention lane made for each row."""
-    columns = (table["n_heads"], table["n_kv_heads"], table["head_dim"], kv_width(table), table["window"] > 0)
+    columns = (
+        table["n_heads"],
+        table["n_kv_heads"],
+        table["head_dim"],
+        kv_width(table),
+        table["window"] > 0,
+        table["dtype"] == "fp8",
+    )
     keys = list(zip(software.tolist(), *(column.tolist() for column in columns), strict=True))
-    names = {key: attention_lane(*key[:-1], windowed=key[-1]) for key in dict.fromkeys(keys)}
+    names = {key: attention_lane(*key[:-2], windowed=key[-2], fp8=key[-1]) for key in dict.fromkeys(keys)}
     kernel = {
         source: next((s for s in _OWN_LANES if s in source), "") for source in set(table["kernel_source"])
     }

@@ -60,6 +60,7 @@ def fitted_lane(fit: FitResult, run: CalibrationRun) -> FittedLane:
         residual={name: _round(sd) for name, sd in fit.residual_sd.items()},
         hull=dict(fit.hull),
         table=fit.table,
+        growth=None if fit.growth is None else _round(fit.growth),
     )
 
 
@@ -197,6 +198,8 @@ def lane_lines(lane: str, new: FittedLane) -> list[str]:
         )
     if new.hull:
         lines.append(f"      hull: {{{_items((axis, _list(ends)) for axis, ends in new.hull.items())}}}")
+    if new.growth is not None:
+        lines.append(f"      growth: {new.growth:g}")
     if new.table is not None:
         lines += [
             "      table:",

@@ -113,6 +113,7 @@ def of_fit(
         correlation=fit.correlation,
         residual=fit.residual_sd,
         hull=fit.hull,
+        growth=fit.growth,
     )
     return _predictive(lane, model, "measured", Spread(), regimes, axes)
 
@@ -148,7 +149,8 @@ def _predictive(
     }
     residual = _residual(lane, level, held_up, regimes, len(time))
     distance = hull_distance(lane.hull, axes or {}, len(time))
-    residual = residual * (1.0 + beyond_per_log(lane.family) * distance)
+    growth = beyond_per_log(lane.family) if lane.growth is None else lane.growth
+    residual = residual * (1.0 + growth * distance)
     variance = _parameter_variance(lane, model, len(time)) + residual**2
     for regime in REGIMES:
         variance = variance + (held_up[regime] * added.of(regime)) ** 2

@@ -72,6 +72,7 @@ class FittedLane(BaseModel):
     residual : residual spread of log(time) by regime [-]
     hull : calibrated range by axis (``m: [1, 8192]``)
     table : measured table that is preferred inside its range
+    growth : how fast the residual grows outside the hull, where the fit could tell [per unit of ln]
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -84,6 +85,7 @@ class FittedLane(BaseModel):
     residual: dict[str, float] = {}
     hull: dict[str, tuple[float, float]] = {}
     table: LatencyTable | None = None
+    growth: float | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _correlation_is_square(self) -> FittedLane:
@@ -106,7 +108,7 @@ class Lane:
     level : how well this device's numbers are known
     source : where they come from
     device : id of the device they were fitted on
-    correlation, residual, hull, table : see ``FittedLane``
+    correlation, residual, hull, table, growth : see ``FittedLane``
     """
 
     family: str
@@ -120,6 +122,7 @@ class Lane:
     residual: Mapping[str, float] = field(default_factory=dict[str, float])
     hull: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     table: LatencyTable | None = None
+    growth: float | None = None
 
 
 def as_lane(fitted: FittedLane, family: str, lane: str, device: str) -> Lane:
@@ -136,4 +139,5 @@ def as_lane(fitted: FittedLane, family: str, lane: str, device: str) -> Lane:
         residual=fitted.residual,
         hull=fitted.hull,
         table=fitted.table,
+        growth=fitted.growth,
     )

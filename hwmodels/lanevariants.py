@@ -1,8 +1,9 @@
 """Which attention lane a layer takes: kernels differ by head size, by sharing of KV heads and by KV dtype.
 
 A lane without a suffix holds for grouped queries, heads of 128 and a 16-bit cache. ``vllm_d64`` is the same software
-with heads of 64, ``vllm_mha`` one KV head a query head, ``vllm_kv8`` a cache of one byte an element, ``vllm_win`` a
-sliding window; suffixes add up.
+with heads of 64, ``vllm_mha`` one KV head a query head, ``vllm_wide`` more than 32 query heads a KV head, ``vllm_kv8``
+a cache of one byte an element, ``vllm_kv8_fp8`` one that is also multiplied in fp8, ``vllm_win`` a sliding window;
+suffixes add up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Protocol, TypeVar
 from .timing.form import LaneLike
 
 USUAL_HEAD_DIM = 128
+WIDEST_GROUP = 32
+"""Query heads a KV head that grouped kernels take at most; TensorRT-LLM's others cost as much per head as without."""
 
 
 def attention_lane(
@@ -23,15 +26,16 @@ def attention_lane(
     kv_width: float = 2.0,
     *,
     windowed: bool = False,
+    fp8: bool = False,
 ) -> str:
     """Return the lane made for a layer, whether or not a device has it.
 
     >>> attention_lane("vllm", 32, 8, 128), attention_lane("vllm", 32, 32, 64, 1.0)
     ('vllm', 'vllm_kv8_d64_mha')
     """
-    suffix = "_kv8" if kv_width < 2.0 else ""
+    suffix = ("_kv8" if kv_width < 2.0 else "") + ("_fp8" if fp8 else "")
     suffix += f"_d{head_dim}" if head_dim != USUAL_HEAD_DIM else ""
-    suffix += "_mha" if n_heads == n_kv_heads else ""
+    suffix += "_mha" if n_heads == n_kv_heads else "_wide" if n_heads > WIDEST_GROUP * n_kv_heads else ""
     return f"{software}{suffix}" + ("_win" if windowed else "")
 
 

@@ -12,7 +12,7 @@ from ...hwmodels.lanes import LatencyTable
 from ...hwmodels.timing.allreduce import AllReduceParams, allreduce_seconds
 from ...hwmodels.timing.form import Chip, LaneLike
 from ..table import KernelTable
-from .base import Array, FitResult, Parameter, errors, hull_of, robust_fit
+from .base import Array, FitResult, Parameter, hull_of, robust_fit, spread_90
 from .gemm import Values
 
 _START: Final = {"a0_us": 5.0, "a1_us": 0.2, "bl": 0.4, "c0_us": 12.0, "c1_us": 0.5, "bb": 0.7}
@@ -68,14 +68,15 @@ def fit_allreduce_least_squares(
         family="allreduce",
         lane=lane,
         hull=hull_of(bytes=sizes, group=groups),
-        notes=("the table is preferred to the form where it reaches",),
+        notes=("the table is preferred to the form where it reaches; residual: sizes left out of it",),
         **options,
     )
-    return replace(found, table=latency_table(table))
+    left_out = leave_one_size_out(table, chip, found.params)
+    return replace(found, table=latency_table(table), residual_sd={"all": spread_90(np.log(left_out))})
 
 
-def leave_one_size_out(table: KernelTable, chip: Chip, params: Mapping[str, float]) -> dict[str, float]:
-    """Return the errors of the table's interpolation when each inner size of a group is left out in turn.
+def leave_one_size_out(table: KernelTable, chip: Chip, params: Mapping[str, float]) -> Array:
+    """Return predicted/measured of the table's interpolation, each inner size of a group left out in turn [-].
 
     The ends of a group's range are left out too, and then carried on by the form's own growth.
     """
@@ -88,7 +89,7 @@ def leave_one_size_out(table: KernelTable, chip: Chip, params: Mapping[str, floa
         held = held.where(known)
         lane = TableValues(params, grid)
         ratios.append(predict_allreduce_us(chip, lane, held) / held.latency_us)
-    return errors(np.concatenate(ratios))
+    return np.concatenate(ratios)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -23,6 +24,8 @@ OCCUPANCIES: Final = (0.75, 1.0, 1.33, 2.0)
 NEAR: Final = 0.25
 """Contexts up to this share of the longest are fitted to choose the blocks per unit, the others predicted [-]."""
 _TRIED_ROWS: Final = 1500
+_LEAST_GROWTH: Final = 0.1
+"""Of errors with the distance from the fitted contexts, whatever four times the context shows [per unit of ln]."""
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "eb": (0.05, 1.05), "q": (1.0, 12.0), "occ": (0.1, 8.0), "wq": (0.01, 1.0),
     "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.5),
@@ -96,20 +99,23 @@ def fit_decode_attention_least_squares(
     ----------
     split, key_blocks : whether a sequence is split, and into parts of how many key blocks at least (facts)
     """
-    given = params or decode_parameters(arch)
     facts = [Parameter("split", float(split), vary=False), Parameter("ks", key_blocks, vary=False)]
     chosen = table.sample(rows)
     batch, heads = table.numbers("batch", "n_heads")
-    return _fit(
+    growth = None
+    if params is None:
+        params, growth = _with_occupancy(table, chip, decode_parameters(arch), facts, warm)
+    found = _fit(
         chosen,
         chip,
-        [*(given if params else _with_occupancy(table, chip, given, facts, warm)), *facts],
+        [*params, *facts],
         warm,
         lane=lane,
         regimes=decode_regimes(chosen, chip),
         hull=hull_of(batch=batch, context=seen_keys(table), heads=heads),
         **options,
     )
+    return replace(found, growth=growth)
 
 
 def _fit(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool, **options: Any) -> FitResult:
@@ -124,20 +130,22 @@ def _fit(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool, **
 
 def _with_occupancy(
     table: KernelTable, chip: Chip, params: list[Parameter], facts: list[Parameter], warm: bool
-) -> list[Parameter]:
-    """Return the parameters with the blocks per unit pinned where short contexts predict long ones best."""
+) -> tuple[list[Parameter], float | None]:
+    """Return the parameters with the blocks per unit pinned where short contexts predict long ones best.
+
+    With it comes how fast errors grow with the distance from what was fitted, per unit of ln; None for too few rows.
+    """
     keys = seen_keys(table)
     near = keys <= NEAR * keys.max()
     if near.sum() < 2 * len(params) or not (~near).any():
-        return params
+        return params, None
     fitted, parts = table.where(near).sample(_TRIED_ROWS), (table.where(near), table.where(~near))
-    tried: list[tuple[float, list[Parameter]]] = []
+    tried: list[tuple[float, float, list[Parameter]]] = []
     for factor in OCCUPANCIES:
         pinned = [replace(p, start=p.start * factor, vary=False) if p.name == "occ" else p for p in params]
         found = _fit(fitted, chip, [*pinned, *facts], warm, rounds=2, evaluations=15).params
-        off = [
-            errors(predict_decode_us(chip, found, part, warm=warm) / part.latency_us)["mape"]
-            for part in parts
-        ]
-        tried.append((sum(off), pinned))
-    return min(tried, key=lambda each: each[0])[1]
+        off = [errors(predict_decode_us(chip, found, part, warm=warm) / part.latency_us) for part in parts]
+        growth = (off[1]["p90_ape"] / off[0]["p90_ape"] - 1.0) / -math.log(NEAR)
+        tried.append((off[0]["mape"] + off[1]["mape"], growth, pinned))
+    _, growth, pinned = min(tried, key=lambda each: each[0])
+    return pinned, min(max(growth, _LEAST_GROWTH), 1.0)

@@ -54,14 +54,22 @@ def predict_prefill_us(chip: Chip, params: Mapping[str, float], table: KernelTab
     """Return the time of prefill-attention rows under given parameters [us]; ``eb`` is one of them."""
     lane = PrefillParams.from_lane(Values(params), Values(params))
     widths = kv_width(table)
-    keys = np.column_stack([table[name] for name in _SHAPE] + [widths])
+    in_fp8 = table["dtype"] == "fp8"
+    keys = np.column_stack([table[name] for name in _SHAPE] + [widths, in_fp8])
     shapes, member = np.unique(keys, axis=0, return_inverse=True)
     batch, new = table["batch"], table["q_len"]
     cached = np.maximum(table["kv_len"] - new, 0)
     out = np.empty(len(table))
-    for i, (heads, kv_heads, dim, window, width) in enumerate(shapes):
+    for i, (heads, kv_heads, dim, window, width, fp8) in enumerate(shapes):
         rows = np.flatnonzero(member.ravel() == i)
-        shape = prefill_shape(int(heads), int(kv_heads), int(dim), float(width), window=max(int(window), 0))
+        shape = prefill_shape(
+            int(heads),
+            int(kv_heads),
+            int(dim),
+            float(width),
+            window=max(int(window), 0),
+            dtype="fp8" if fp8 and "fp8" in chip.peak_flops else "bf16",
+        )
         form = prefill_form(chip, lane, shape)
         times = batch[rows]
         starts = np.r_[0, np.cumsum(times)[:-1]]
