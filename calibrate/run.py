@@ -39,6 +39,10 @@ class CalibrationRun:
     skipped: tuple[str, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def has(self, family: str, lane: str) -> bool:
+        """Tell whether a family and lane were fitted."""
+        return any((each.family, each.lane) == (family, lane) for each in self.fits)
+
     def fit(self, family: str, lane: str) -> FitResult:
         """Return the fit of one family and lane.
 

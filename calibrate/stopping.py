@@ -16,10 +16,10 @@ import numpy as np
 
 from ..hwmodels.device import DeviceProfile
 from .device import device_of
-from .errors import CalibrationError
 from .fit.base import errors
-from .fitting import fit_table, with_fits
+from .fitting import fit_table, lanes_in, with_fits
 from .predict import predict_us
+from .run import CalibrationRun
 from .runfolder import read_run
 from .table import KernelTable
 
@@ -67,9 +67,11 @@ def held_out_errors(folder: str | os.PathLike[str], lanes: Iterable[str]) -> dic
     run = read_run(folder)
     try:
         device = device_of(run.environment)
-    except CalibrationError:
-        return {}  # a GPU that the catalogue does not have: it is timed in full
-    found = {lane: _error(device, _of(run.fit, lane), _of(run.held_out, lane)) for lane in lanes}
+        fits = fit_table(run.fit, device, run_id="check", source="", frozen=False)
+        profile = with_fits(device, fits)
+        found = {lane: _error(profile, fits, _of(run.held_out, lane)) for lane in lanes}
+    except ValueError:  # a GPU that the catalogue lacks, or nothing to fit yet: never a reason to stop timing
+        return {}
     return {lane: error for lane, error in found.items() if error is not None}
 
 
@@ -96,13 +98,10 @@ def _of(table: KernelTable, lane: str) -> KernelTable:
     return table.only(op=op, kernel_source=kernel, dtype=dtype)
 
 
-def _error(device: DeviceProfile, fitted: KernelTable, held_out: KernelTable) -> float | None:
-    if len(held_out) < FEWEST_HELD_OUT:
-        return None
-    try:
-        run = fit_table(fitted, device, run_id="check", source="", frozen=False)
-    except CalibrationError:
-        return None
-    ratio = predict_us(with_fits(device, run), held_out) / held_out.latency_us
-    known = ratio[np.isfinite(ratio)]
-    return errors(known)["mape"] if len(known) else None
+def _error(device: DeviceProfile, fits: CalibrationRun, held_out: KernelTable) -> float | None:
+    """Return the error of a lane that was fitted; None where it was not, or has too few points."""
+    own = [rows for family, name, rows in lanes_in(held_out) if fits.has(family, name)]
+    ratio = (
+        np.concatenate([predict_us(device, rows) / rows.latency_us for rows in own]) if own else np.empty(0)
+    )
+    return errors(ratio)["mape"] if len(ratio) >= FEWEST_HELD_OUT else None

@@ -19,8 +19,16 @@ from membound.calibrate import measure as measuring
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.machine import Lane, machine_of
 from membound.calibrate.measure import drift, measure, read_run
-from membound.calibrate.runfolder import POINTS, TABLE, append, mend, read_records, with_seen_rates
-from membound.calibrate.stopping import checks_due, settled_lanes
+from membound.calibrate.runfolder import (
+    ENVIRONMENT,
+    POINTS,
+    TABLE,
+    append,
+    mend,
+    read_records,
+    with_seen_rates,
+)
+from membound.calibrate.stopping import checks_due, held_out_errors, settled_lanes
 from membound.calibrate.table import read_table
 from membound.hwmodels.errors import MemboundError
 from membound.kernels.cost import cost_of
@@ -222,6 +230,23 @@ def test_a_lane_that_gets_no_better_stops_and_leaves_its_time_to_others(
     assert gemm in again.stopped  # a run that goes on knows what it saw
     rest = measure("cpu", 1e3, tmp_path / "False", full=True, say=quiet, backend=Stage())
     assert (rest.timed, rest.stopped) == (rest.planned, {})
+
+
+def test_every_lane_that_a_run_fits_is_looked_at(tmp_path: Path):
+    """Prefill takes its bandwidth from the matrix product's lane: it can only be judged beside it."""
+    run(tmp_path, Stage(), budget_s=60.0)
+    lanes = ("gemm/torch_mm/bfloat16", "attn_decode/torch_paged/bfloat16", "attn_prefill/torch_sdpa/bfloat16")
+    found = held_out_errors(tmp_path, (*lanes, "decoder_step/torch_eager/bfloat16"))
+    assert set(found) == set(lanes)
+    assert found["gemm/torch_mm/bfloat16"] < 0.1
+
+
+def test_a_gpu_that_the_catalogue_lacks_is_timed_in_full(tmp_path: Path):
+    run(tmp_path, Stage("rtx_9999"))
+    environment = json.loads((tmp_path / ENVIRONMENT).read_text())
+    environment["machine"]["kind"] = "cuda"
+    (tmp_path / ENVIRONMENT).write_text(json.dumps(environment))
+    assert held_out_errors(tmp_path, ("gemm/torch_mm/bfloat16",)) == {}
 
 
 def test_checks_take_a_twentieth_of_the_budget_at_most():
