@@ -10,7 +10,8 @@ from .call import Call, Kernel, torch_dtype, wide
 from .shape import KernelShape
 from .source import Source
 
-_EPS = 1e-6
+EPS = 1e-6
+"""Added to a norm's mean square."""
 _VOCAB = 32_000
 _ROTARY_BASE = 10_000.0
 
@@ -26,35 +27,46 @@ def _rmsnorm(shape: KernelShape, source: Source) -> Call:
     added = source.empty(size, dtype)
 
     def run() -> Tensor:
-        return rms_norm(torch.add(x, residual, out=added), size[1:], weight, _EPS)
+        return rms_norm(torch.add(x, residual, out=added), size[1:], weight, EPS)
 
     def reference() -> Tensor:
         total = wide((wide(x) + wide(residual)).to(dtype))
-        return total * torch.rsqrt(total.square().mean(-1, keepdim=True) + _EPS) * wide(weight)
+        return total * torch.rsqrt(total.square().mean(-1, keepdim=True) + EPS) * wide(weight)
 
     return Call(run, reference)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the halves of each head's row against each other; x is (tokens, heads, width)."""
     low, high = x.chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def rotations(length: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the positions below ``length``, each (length, 1, width / 2)."""
+    position = torch.arange(length, device=device, dtype=torch.float64)
+    steps = torch.arange(width // 2, device=device, dtype=torch.float64)
+    angle = position[:, None, None] * _ROTARY_BASE ** (-2.0 * steps / width)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
 def _rotary(shape: KernelShape, source: Source) -> Call:
     dtype, width = torch_dtype(shape.dtype), shape.head_dim
     q = source.numbers((shape.num_tokens, shape.n_heads, width), dtype)
     k = source.numbers((shape.num_tokens, shape.n_kv_heads, width), dtype)
-    position = torch.arange(shape.num_tokens, device=source.device, dtype=torch.float64)
-    steps = torch.arange(width // 2, device=source.device, dtype=torch.float64)
-    angle = position[:, None, None] * _ROTARY_BASE ** (-2.0 * steps / width)
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    cos, sin = rotations(shape.num_tokens, width, dtype, source.device)
     return Call(
-        lambda: torch.cat((_rotate(q, cos, sin), _rotate(k, cos, sin)), dim=1),
+        lambda: torch.cat((rotate(q, cos, sin), rotate(k, cos, sin)), dim=1),
         lambda: torch.cat(
-            (_rotate(wide(q), wide(cos), wide(sin)), _rotate(wide(k), wide(cos), wide(sin))), dim=1
+            (rotate(wide(q), wide(cos), wide(sin)), rotate(wide(k), wide(cos), wide(sin))), dim=1
         ),
     )
+
+
+def swiglu(x: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the gated half of each row: the gate's columns come first."""
+    gate, up = x.chunk(2, dim=-1)
+    return torch.mul(silu(gate), up, out=out)
 
 
 def _swiglu(shape: KernelShape, source: Source) -> Call:
@@ -62,7 +74,7 @@ def _swiglu(shape: KernelShape, source: Source) -> Call:
     x = source.numbers((shape.num_tokens, 2 * shape.inter), dtype)
     gate, up = x.chunk(2, dim=-1)
     out = source.empty((shape.num_tokens, shape.inter), dtype)
-    return Call(lambda: torch.mul(silu(gate), up, out=out), lambda: silu(wide(gate)) * wide(up))
+    return Call(lambda: swiglu(x, out), lambda: silu(wide(gate)) * wide(up))
 
 
 def _embedding(shape: KernelShape, source: Source) -> Call:
