@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +35,7 @@ from .screen import screen
 from .splits import train
 from .standins import FEWEST_VARIANT_ROWS, needless, stand_in
 from .streams import moved_bytes_of
-from .table import KernelTable
+from .table import KernelTable, software_line
 
 FEWEST_ROWS: Final = 12
 """A lane with fewer rows is not fitted."""
@@ -244,7 +244,9 @@ def fit_table(
         except CalibrationError as error:
             skipped.append(f"{family}/{lane}: {error}")
             continue
-        why = needless(device, found, _one_kernel(part)[0], done) if frozen else ""
+        part, _ = _one_kernel(part)
+        found = replace(found, notes=(software_line(part), *found.notes))
+        why = needless(device, found, part, done) if frozen else ""
         if why:
             skipped.append(why)
             continue
@@ -293,12 +295,11 @@ def _gemm_first(lane: tuple[str, str, KernelTable]) -> tuple[bool, str, int, str
 
 def _one_kernel(rows: KernelTable) -> tuple[KernelTable, tuple[str, ...]]:
     """Keep the kernel that most rows of a lane took; others are named."""
-    counts = Counter(rows["kernel_source"].tolist())
-    (most, _), *others = counts.most_common()
+    (most, _), *others = Counter(rows["kernel_source"].tolist()).most_common()
     if not others:
-        return rows, (f"kernel: {most}",) if most else ()
+        return rows, ()
     left = ", ".join(f"{n} rows of {name}" for name, n in others)
-    return rows.where(rows["kernel_source"] == most), (f"kernel: {most}; not fitted: {left}",)
+    return rows.where(rows["kernel_source"] == most), (f"not fitted: {left}",)
 
 
 def with_fits(device: DeviceProfile, run: CalibrationRun) -> DeviceProfile:

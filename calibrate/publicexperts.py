@@ -24,7 +24,7 @@ from .fit.base import Array, FitResult, errors, spread_90
 from .fit.moe import models_of, moe_regimes
 from .publiclanes import DEVICES, EXPERT_LANES, FOLD_ROWS, FOLD_SCORED, ONE_MODEL_LANES, PublicLane
 from .run import CalibrationRun
-from .table import KernelTable
+from .table import KernelTable, software_line
 from .uncertainty import Predictive
 
 SOURCE: Final = "ai-dynamo/aiconfigurator@095f58a5"
@@ -76,13 +76,6 @@ def spread_by_regime(rows: KernelTable, ratio: Array) -> dict[str, float]:
     """Return the spread of log(predicted/measured) by regime, over all models left out [-]."""
     regimes, log_ratio = moe_regimes(rows), np.log(ratio)
     return {str(name): spread_90(log_ratio[regimes == name]) for name in np.unique(regimes)}
-
-
-def software_line(table: KernelTable) -> str:
-    """Return the framework, its version and the kernel of a lane's rows."""
-    columns = (table[name].tolist() for name in ("framework", "framework_version", "kernel_source"))
-    versions = sorted(set(zip(*columns, strict=True)))
-    return ", ".join(f"{name} {version}, {kernel}" for name, version, kernel in versions)
 
 
 def left_out_line(ratio: Array) -> str:

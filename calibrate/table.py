@@ -286,3 +286,13 @@ def _check_names(columns: Mapping[str, object], origin: str) -> None:
 def _refuse(path: Path, columns: Mapping[str, object]) -> KernelTable:
     _check_names({name: None for name in columns if name in SCHEMA}, str(path))
     raise AssertionError
+
+
+def software_line(table: KernelTable) -> str:
+    """Return the framework, its version and the kernel of a lane's rows."""
+    columns = (table[name].tolist() for name in ("framework", "framework_version", "kernel_source"))
+    versions = sorted(set(zip(*columns, strict=True)))
+    return "; ".join(
+        ", ".join(part for part in (f"{name} {version}".strip(), kernel) if part)
+        for name, version, kernel in versions
+    )
