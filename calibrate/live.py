@@ -1,0 +1,292 @@
+"""The simulator against a real engine on the device at hand: calibrate, predict, serve, compare.
+
+Kernels are timed first, then a few steps of the reference engine under loads that nobody is judged on. The simulator
+predicts a Poisson and a closed-loop load from these alone; then the reference engine serves them, several times.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ..hwmodels.device import DeviceProfile
+from ..kernels.errors import require_torch
+from ..kernels.results import DeviceFacts, Measured, Overlap
+from ..kernels.scheduled import Scheduled
+from ..kernels.shape import KernelShape
+from ..sim.run import make_allocator, make_scheduler, simulate, size_pool
+from ..sim.scenario import Scenario
+from ..sim.scenario.resolve import ResolvedScenario, resolve
+from .device import device_of
+from .fitting import fit_table, with_fits
+from .liveloads import BLOCK, SETUPS, LiveFiles, LiveSetup, scenario_of, sized, write_files
+from .livereport import LiveReport, LoadFigures, LoadReport, figures_of
+from .livesteps import StepFit, fit_steps, live_engine
+from .machine import Lane
+from .measure import measure, read_run
+from .reference_engine import RealClock, ReferenceEngine, ServedStep
+from .table import KernelTable
+
+if TYPE_CHECKING:
+    from ..kernels.backend import TorchBackend
+    from ..kernels.decoder import Decoder
+
+KERNELS_SHARE: Final = 0.3
+STEPS_SHARE: Final = 0.12
+"""Parts of the budget for timing kernels, and for the steps that the engine's own times are fitted to."""
+LOAD: Final = 0.5
+"""Poisson arrivals come at this share of the rate that the closed loop reaches."""
+_FEWEST_REQUESTS: Final = 24
+_SLACK: Final = 0.93
+_WARM_SIZES: Final = 48
+"""Steps of so many sizes are run before any is timed: libraries prepare a kernel when they first see its shape."""
+_OPERATIONS: Final = (
+    "gemm", "attn_decode", "attn_prefill", "rmsnorm", "rotary", "swiglu", "embedding", "sample_greedy", "copy_d2d",
+)  # fmt: skip
+_NOT_SERVED: Final = ("torch_naive",)
+_DTYPES: Final = ("bfloat16", "float32", "uint8")
+
+
+def run_live(
+    device: str = "cpu",
+    budget_s: float = 120.0,
+    *,
+    folder: Path | None = None,
+    repeats: int = 3,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> LiveReport:
+    """Calibrate a device, predict two loads on it, serve them for real, and compare.
+
+    Parameters
+    ----------
+    device : ``cpu`` (one thread, told by the time that the process computes), or ``cuda:0`` (wall time)
+    budget_s : time for all of it [s]
+    folder : where timings, profiles and scenarios go; default: nowhere that stays
+    repeats : how often each load is served
+    seed : of shapes, arrivals, lengths and weights
+    say : takes a line of progress now and then
+
+    Raises
+    ------
+    KernelError : torch is not installed, or no such device here
+    CalibrationError : the budget is too small to fit anything
+    """
+    require_torch()
+    from ..kernels.backend import TorchBackend
+
+    started = time.perf_counter()
+    backend = TorchBackend(device, seed)
+    try:
+        with tempfile.TemporaryDirectory() as passing:
+            place = folder or Path(passing)
+            place.mkdir(parents=True, exist_ok=True)
+            return _Live(backend, budget_s, started, place, seed, say).go(repeats)
+    finally:
+        backend.close()
+
+
+class _Live:
+    """One run, from kernels to the comparison."""
+
+    def __init__(
+        self,
+        backend: TorchBackend,
+        budget_s: float,
+        started: float,
+        folder: Path,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.backend, self.budget_s, self.started = backend, budget_s, started
+        self.folder, self.seed, self.say = folder, seed, say
+        self.kind = backend.facts().kind
+        self.clock = RealClock(cpu=self.kind == "cpu")
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget [s]."""
+        return self.budget_s - (time.perf_counter() - self.started)
+
+    def go(self, repeats: int) -> LiveReport:
+        """Do all of it."""
+        device, timed = self._calibrated()
+        engine = live_engine(device, timed)
+        setup = sized(SETUPS[self.kind], device, engine)
+        files = write_files(self.folder, setup, device, engine)
+        decoder = self._decoder(setup)
+        steps, stretch = self._fit_loads(setup, files, decoder)
+        fit = fit_steps(steps, device, engine, setup.model)
+        self.say(fit.describe().partition("\n")[2])
+        files = write_files(self.folder, setup, device, fit.engine)
+        each_s = max(_SLACK * self.left_s, 0.0) / (2 * repeats) / stretch
+        loads = self._loads(setup, files, each_s)
+        served: dict[str, list[LoadFigures]] = {load.name: [] for load in loads}
+        for i in range(repeats):
+            for load in loads:
+                self.say(f"serving {load.name}, {i + 1} of {repeats}")
+                served[load.name].append(self._serve(load, decoder)[0])
+        return self._report(device, setup, fit, loads, served)
+
+    def _calibrated(self) -> tuple[DeviceProfile, KernelTable]:
+        """Time the kernels that the engine runs; return the device with their lanes, and what they were fitted to."""
+        out = self.folder / "kernels"
+        measure(
+            str(self.backend.device),
+            KERNELS_SHARE * self.budget_s,
+            out,
+            seed=self.seed,
+            say=self.say,
+            backend=_ServedKernels(self.backend),
+        )
+        run = read_run(out)
+        device = device_of(run.environment)
+        fits = fit_table(
+            run.fit,
+            device,
+            run_id="live",
+            source="timings of this machine",
+            frozen=False,
+            environment=dict(run.environment),
+        )
+        return with_fits(device, fits), run.fit
+
+    def _decoder(self, setup: LiveSetup) -> Decoder:
+        """Return the model, having run steps of many sizes."""
+        from ..kernels.decoder import Decoder
+
+        decoder = Decoder(
+            setup.model,
+            str(self.backend.device),
+            blocks=setup.num_blocks,
+            longest=setup.max_model_len,
+            seed=self.seed,
+        )
+        blocks = list(range(-(-setup.max_model_len // BLOCK)))
+        sizes = np.unique(np.linspace(1, setup.max_num_batched_tokens, _WARM_SIZES).astype(int)).tolist()
+        for size in sizes:
+            decoder.step([Scheduled([1] * size, 0, blocks)])
+        for count in range(1, setup.max_num_seqs + 1):
+            decoder.step([Scheduled([1], i, blocks[i : i + 1] or [0]) for i in range(count)][:count])
+        return decoder
+
+    def _fit_loads(
+        self, setup: LiveSetup, files: LiveFiles, decoder: Decoder
+    ) -> tuple[list[ServedStep], float]:
+        """Serve the loads that steps are fitted to; return their steps, and wall time over the clock's."""
+        each_s = STEPS_SHARE * self.budget_s / len(setup.fit_concurrency)
+        steps: list[ServedStep] = []
+        wall, told = time.perf_counter(), 0.0
+        for i, concurrency in enumerate(setup.fit_concurrency):
+            arrivals = {"kind": "closed_loop", "concurrency": concurrency}
+            seed = self.seed + 1000 + i
+            probe = scenario_of(setup, files, "fit", arrivals, 4 * concurrency, seed, fit=True)
+            rate = figures_of_result(probe).requests_per_s
+            count = max(round(rate * each_s), concurrency + 2)
+            load = scenario_of(setup, files, "fit", arrivals, count, seed, fit=True)
+            found, made = self._serve(load, decoder)
+            steps += made
+            told += found.duration_s
+        return steps, max((time.perf_counter() - wall) / told, 1.0)
+
+    def _loads(self, setup: LiveSetup, files: LiveFiles, each_s: float) -> list[Scenario]:
+        """Return the judged loads, each of about ``each_s`` seconds."""
+        closed = {"kind": "closed_loop", "concurrency": setup.concurrency}
+        probe = scenario_of(setup, files, "closed loop", closed, 200, self.seed)
+        rate = figures_of_result(probe).requests_per_s
+        poisson = {"kind": "poisson", "rate_per_s": round(LOAD * rate, 4)}
+        return [
+            scenario_of(setup, files, name, arrivals, max(round(each_s * at), _FEWEST_REQUESTS), self.seed)
+            for name, arrivals, at in (("Poisson", poisson, LOAD * rate), ("closed loop", closed, rate))
+        ]
+
+    def _serve(self, load: Scenario, decoder: Decoder) -> tuple[LoadFigures, list[ServedStep]]:
+        """Serve a load for real."""
+        resolved = resolve(load)
+        assert resolved.workload is not None
+        engine = ReferenceEngine(
+            make_scheduler(resolved),
+            make_allocator(resolved, size_pool(resolved)),
+            decoder,
+            self.clock,
+            vocab=resolved.model.vocab,
+            seed=self.seed,
+        )
+        requests = engine.serve(resolved.workload)
+        columns = (
+            np.array([getattr(request, name) for request in requests], dtype=np.int64)
+            for name in ("arrival_ns", "first_token_ns", "last_token_ns", "output_tokens")
+        )
+        return figures_of(*columns, steps=len(engine.steps)), engine.steps
+
+    def _report(
+        self,
+        device: DeviceProfile,
+        setup: LiveSetup,
+        fit: StepFit,
+        loads: Sequence[Scenario],
+        served: dict[str, list[LoadFigures]],
+    ) -> LiveReport:
+        return LiveReport(
+            device=device.id,
+            clock="CPU time of the process" if self.kind == "cpu" else "wall time",
+            model=setup.model,
+            fit=fit,
+            loads=tuple(
+                LoadReport(load.name, figures_of_result(load), tuple(served[load.name])) for load in loads
+            ),
+            seconds=time.perf_counter() - self.started,
+        )
+
+
+def figures_of_result(load: Scenario | ResolvedScenario) -> LoadFigures:
+    """Return what the simulator predicts for a load."""
+    record = simulate(load).record
+    columns = (
+        record.requests[name] for name in ("arrival_ns", "first_token_ns", "last_token_ns", "output_tokens")
+    )
+    return figures_of(*columns, steps=record.counts["steps"])
+
+
+class _ServedKernels:
+    """A device of which only the kernels are timed that the reference engine runs."""
+
+    def __init__(self, backend: TorchBackend) -> None:
+        self._backend = backend
+
+    def facts(self) -> DeviceFacts:
+        return self._backend.facts()
+
+    def lanes(self) -> tuple[list[Lane], dict[str, str]]:
+        able, skipped = self._backend.lanes()
+        served = [
+            lane for lane in able
+            if lane[0] in _OPERATIONS and lane[1] not in _NOT_SERVED and lane[2] in _DTYPES
+        ]  # fmt: skip
+        decodes = [lane for lane in served if lane[0] == "attn_decode"]
+        if any(lane[1] == "triton_paged" for lane in decodes):
+            served = [lane for lane in served if lane[:2] != ("attn_decode", "torch_paged")]
+        return served, skipped
+
+    def environment(self) -> dict[str, object]:
+        return self._backend.environment()
+
+    def state(self) -> dict[str, float]:
+        return self._backend.state()
+
+    def measure(self, shape: KernelShape, budget_s: float) -> Measured:
+        return self._backend.measure(shape, budget_s)
+
+    def measure_together(self, shapes: Sequence[KernelShape], budget_s: float) -> list[Measured]:
+        return self._backend.measure_together(shapes, budget_s)
+
+    def overlap(self) -> Overlap:
+        return self._backend.overlap()
+
+    def close(self) -> None:
+        """Do nothing: the device goes on to serve."""

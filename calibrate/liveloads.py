@@ -1,0 +1,187 @@
+"""What is served live: a small model, the limits of its engine, and the loads, by the kind and speed of the device.
+
+The loads that step parameters are fitted to have other lengths, seeds and concurrencies than those that are judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..hwmodels.device import DeviceProfile
+from ..hwmodels.engine import EngineProfile
+from ..hwmodels.hf_config import read_config
+from ..hwmodels.model import ModelSpec
+from ..hwmodels.stepmodel import StepModel
+from ..sim.scenario import Scenario, parse_scenario
+from .publish import device_text, with_lane
+
+Range = tuple[int, int]
+BLOCK: Final = 16
+LONGEST_STEP_S: Final = 0.05
+"""The model gets as many layers as a step of the whole token budget takes no longer with [s]."""
+_MOST_LAYERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSetup:
+    """A model and an engine of a size that suits a kind of device.
+
+    Attributes
+    ----------
+    config : the model's ``config.json``
+    max_num_seqs, max_num_batched_tokens, max_model_len : the engine's limits
+    prompts, answers : shortest and longest of the loads that are judged [tokens]
+    fit_prompts, fit_answers : of the loads that steps are fitted to [tokens]
+    fit_concurrency : users of each of those
+    concurrency : users of the closed loop that is judged
+    """
+
+    config: Mapping[str, Any]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    prompts: Range
+    answers: Range
+    fit_prompts: Range
+    fit_answers: Range
+    fit_concurrency: tuple[int, ...]
+    concurrency: int
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks: every sequence may be as long as the longest."""
+        return self.max_num_seqs * -(-self.max_model_len // BLOCK)
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model."""
+        return read_config(self.config, "live")
+
+    def deepened(self, layers: int) -> LiveSetup:
+        """Return the same with so many layers."""
+        return replace(self, config={**self.config, "num_hidden_layers": layers})
+
+
+def _config(hidden: int, heads: int, kv_heads: int, inter: int, vocab: int) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": inter,
+        "vocab_size": vocab,
+        "max_position_embeddings": 8192,
+        "torch_dtype": "bfloat16",
+    }
+
+
+SETUPS: Final = {
+    "cpu": LiveSetup(
+        _config(512, 4, 2, 1408, 2048), 12, 32, 256, (24, 120), (12, 48), (8, 200), (4, 36), (1, 3, 6, 12), 8
+    ),
+    "cuda": LiveSetup(
+        _config(2048, 16, 8, 5632, 32000), 64, 512, 2048, (128, 900), (48, 192), (32, 1500), (16, 160),
+        (1, 8, 24, 64), 32,
+    ),
+}  # fmt: skip
+"""By kind of device; layers are added until a full step takes ``LONGEST_STEP_S``."""
+
+
+def sized(setup: LiveSetup, device: DeviceProfile, engine: EngineProfile) -> LiveSetup:
+    """Return a setup whose model has the layers that suit a device's speed."""
+    chosen = setup
+    for layers in range(1, _MOST_LAYERS + 1):
+        deeper = setup.deepened(layers)
+        timer = StepModel(device, engine, deeper.model)
+        if (
+            layers > 1
+            and timer.step_ns(0, 0, 0, [(setup.max_num_batched_tokens, 0)], 1) > LONGEST_STEP_S * 1e9
+        ):
+            break
+        chosen = deeper
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFiles:
+    """Device, engine and model as files, as a scenario names them."""
+
+    device: Path
+    engine: Path
+    model: Path
+
+
+def write_files(folder: Path, setup: LiveSetup, device: DeviceProfile, engine: EngineProfile) -> LiveFiles:
+    """Write what a scenario of the live engine names."""
+    import yaml
+
+    files = LiveFiles(folder / "device.yaml", folder / "engine.yaml", folder / "model" / "config.json")
+    text = device_text(device)
+    for family, lanes in device.fitted.items():
+        for lane, fitted in lanes.items():
+            text = with_lane(text, family, lane, fitted)
+    files.device.write_text(text, encoding="utf-8")
+    dumped = engine.model_dump(mode="json", exclude_defaults=True)
+    files.engine.write_text(yaml.safe_dump(dumped, sort_keys=False, width=110), encoding="utf-8")
+    files.model.parent.mkdir(exist_ok=True)
+    files.model.write_text(json.dumps(dict(setup.config), indent=1), encoding="utf-8")
+    return files
+
+
+def scenario_of(
+    setup: LiveSetup,
+    files: LiveFiles,
+    name: str,
+    arrivals: Mapping[str, Any],
+    requests: int,
+    seed: int,
+    *,
+    fit: bool = False,
+) -> Scenario:
+    """Return a load on the live engine, as ``membound simulate`` takes it.
+
+    Parameters
+    ----------
+    setup, files : what is served
+    name : of the load
+    arrivals : its ``workload.arrivals``
+    requests : how many
+    seed : of arrivals and lengths
+    fit : with the lengths of the loads that steps are fitted to
+    """
+    prompts, answers = (setup.fit_prompts, setup.fit_answers) if fit else (setup.prompts, setup.answers)
+
+    def between(ends: Range) -> dict[str, Any]:
+        return {"kind": "uniform", "low": ends[0], "high": ends[1]}
+
+    return parse_scenario(
+        {
+            "name": name,
+            "device": str(files.device),
+            "engine": str(files.engine),
+            "model": str(files.model),
+            "scheduler": {
+                "max_num_seqs": setup.max_num_seqs,
+                "max_num_batched_tokens": setup.max_num_batched_tokens,
+                "async_scheduling": False,
+            },
+            "kv_cache": {
+                "block_size": BLOCK,
+                "enable_prefix_caching": False,
+                "max_model_len": setup.max_model_len,
+                "num_gpu_blocks_override": setup.num_blocks + 1,
+            },
+            "workload": {
+                "arrivals": dict(arrivals),
+                "input_tokens": between(prompts),
+                "output_tokens": between(answers),
+                "requests": requests,
+            },
+            "simulation": {"seed": seed},
+        }
+    )

@@ -1,0 +1,197 @@
+"""What a step costs outside its kernels, from the steps of a real engine: launches, its loop, its tables.
+
+Step time is the kernels' sum by the device's lanes, at a compute rate to be found, plus a fixed time and a time for
+each sequence. The rate is scanned and the two times are solved for: the loss is not smooth in the rate on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hwmodels.device import DeviceProfile
+from ..hwmodels.engine import EngineProfile, load_engine
+from ..hwmodels.enginesections import GraphSection, StepParameter
+from ..hwmodels.model import ModelSpec
+from ..hwmodels.stepmodel import StepModel
+from ..hwmodels.steptypes import chip_of
+from .errors import CalibrationError
+from .fit.elementwise import fit_elementwise_least_squares
+from .reference_engine import ServedStep
+from .streams import moved_bytes_of
+from .table import KernelTable
+
+Array = NDArray[np.float64]
+LANE = "torch"
+EFFICIENCIES = tuple(round(0.6 + 0.02 * i, 2) for i in range(61))
+"""Compute rates to scan, over the lane's: 0.6 to 1.8 [-]."""
+FEWEST_STEPS = 40
+_BASE = "vllm-0.24"
+_STREAMS = ("rmsnorm", "rotary", "swiglu", "embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFit:
+    """An engine whose step parameters were fitted to steps.
+
+    Attributes
+    ----------
+    engine : its profile
+    steps : steps fitted
+    mape : mean absolute error of a step's time after the fit [-]
+    bias : error of the summed time of all steps [-]
+    before : the same without the fit: kernels at their own rate and nothing else [-]
+    """
+
+    engine: EngineProfile
+    steps: int
+    mape: float
+    bias: float
+    before: float
+
+    def describe(self) -> str:
+        """Return the parameters and how well they fit, in two lines."""
+        engine = self.engine
+        return (
+            f"step: host {1e3 * engine.host_exposed_s:.3f} ms + {1e6 * engine.host_per_seq_s:.0f} us a sequence, "
+            f"GEMM rate x{engine.engine_gemm_efficiency:.2f}, elementwise {1e6 * engine.elementwise_t0_s:.1f} us a "
+            f"kernel + bytes at {engine.elementwise_eb:.2f} of the bandwidth\n"
+            f"fitted to {self.steps} steps: mean absolute error {100 * self.mape:.1f} %, sum {100 * self.bias:+.1f} % "
+            f"(kernels alone {100 * self.before:+.1f} %)"
+        )
+
+
+def live_engine(device: DeviceProfile, timed: KernelTable) -> EngineProfile:
+    """Return the reference engine before its steps are known: flags as it runs, elementwise kernels as timed.
+
+    Raises
+    ------
+    CalibrationError : no elementwise kernel was timed
+    """
+    base = load_engine(_BASE)
+    streams = timed.where(np.isin(timed["op"], _STREAMS))
+    if not len(streams):
+        raise CalibrationError("no elementwise kernel was timed: give more budget")
+    lane = fit_elementwise_least_squares(
+        moved_bytes_of(streams), streams.latency_us, chip_of(device), lane=LANE, cached=False
+    ).params
+    none: Mapping[str, float] = {
+        "host_exposed_s": 0.0,
+        "host_per_seq_s": 0.0,
+        "engine_gemm_efficiency": 1.0,
+        "mixed_decode_factor": 1.0,
+        "elementwise_t0_s": 1e-6 * lane["t0_us"],
+        "elementwise_eb": lane["eb"],
+        "client_overhead_s": 0.0,
+        "client_turnaround_s": 0.0,
+    }
+    plain = base.model_copy(
+        update={
+            "id": "reference",
+            "version": "0.24",
+            "aliases": (),
+            "lane": LANE,
+            "notes": "The reference engine of membound, with vLLM's scheduler.",
+            "defaults": base.defaults.model_copy(
+                update={"async_scheduling": False, "enable_prefix_caching": False}
+            ),
+            "graphs": GraphSection(source="launched one by one", ranges=(), max_capture=0),
+        }
+    )
+    return with_step(plain, none, "kernels of the calibration run")
+
+
+def with_step(engine: EngineProfile, values: Mapping[str, float], source: str) -> EngineProfile:
+    """Return an engine with other step parameters."""
+    fields = {
+        name: StepParameter(value=value, stderr=0.0, unit=getattr(engine.step, name).unit, source=source)
+        for name, value in values.items()
+    }
+    return engine.model_copy(update={"step": engine.step.model_copy(update=fields)})
+
+
+def fit_steps(
+    steps: Sequence[ServedStep], device: DeviceProfile, engine: EngineProfile, model: ModelSpec
+) -> StepFit:
+    """Fit host time per step and per sequence, and the GEMM rate, to the steps of a real engine.
+
+    Parameters
+    ----------
+    steps : of loads that nobody is judged on
+    device, engine, model : lanes, profile to start from, and what was served
+
+    Raises
+    ------
+    CalibrationError : too few steps
+    """
+    if len(steps) < FEWEST_STEPS:
+        raise CalibrationError(
+            f"{len(steps)} steps of a real engine; needed {FEWEST_STEPS}: give more budget"
+        )
+    taken = np.array([step.seconds for step in steps])
+    rows = np.array([len(step.tokens) for step in steps], dtype=np.float64)
+    best: tuple[float, float, Array] | None = None
+    for efficiency in EFFICIENCIES:
+        kernels = step_seconds(steps, device, _at(engine, efficiency), model)
+        host = _host_times(taken, kernels, rows)
+        loss = float(np.mean(((kernels + host[0] + host[1] * rows) / taken - 1.0) ** 2))
+        if best is None or loss < best[0]:
+            best = loss, efficiency, host
+    assert best is not None
+    _, efficiency, host = best
+    found = {
+        "host_exposed_s": float(host[0]),
+        "host_per_seq_s": float(host[1]),
+        "engine_gemm_efficiency": efficiency,
+    }
+    fitted = with_step(engine, found, f"fit of {len(steps)} steps of the reference engine")
+    error = step_seconds(steps, device, fitted, model) / taken - 1.0
+    before = step_seconds(steps, device, engine, model)
+    return StepFit(
+        engine=fitted,
+        steps=len(steps),
+        mape=float(np.abs(error).mean()),
+        bias=float((error * taken).sum() / taken.sum()),
+        before=float(before.sum() / taken.sum() - 1.0),
+    )
+
+
+def step_seconds(
+    steps: Sequence[ServedStep], device: DeviceProfile, engine: EngineProfile, model: ModelSpec
+) -> Array:
+    """Return what the simulator takes for steps of these compositions, shape (steps,) [s]."""
+    timer = StepModel(device, engine, model)
+    return 1e-9 * np.array(
+        [
+            timer.step_ns(
+                len(step.decodes),
+                sum(step.decodes),
+                max(step.decodes, default=0),
+                step.prefill,
+                len(step.tokens),
+            )
+            for step in steps
+        ],
+        dtype=np.float64,
+    )
+
+
+def _at(engine: EngineProfile, efficiency: float) -> EngineProfile:
+    return with_step(engine, {"engine_gemm_efficiency": efficiency}, "scanned")
+
+
+def _host_times(taken: Array, kernels: Array, rows: Array) -> Array:
+    """Return fixed time and time per sequence that bring the sum closest to what was taken, none negative [s]."""
+    candidates = [np.zeros(2)]
+    for columns in ((0, 1), (0,), (1,)):
+        design = np.stack([np.ones_like(rows), rows], axis=1)[:, columns] / taken[:, None]
+        found = np.zeros(2)
+        found[list(columns)] = np.linalg.lstsq(design, 1.0 - kernels / taken, rcond=None)[0]
+        if (found >= 0.0).all():
+            candidates.append(found)
+    return min(
+        candidates, key=lambda host: float(np.sum(((kernels + host[0] + host[1] * rows) / taken - 1.0) ** 2))
+    )
