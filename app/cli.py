@@ -16,6 +16,7 @@ from .commands.scenario import scenario
 from .commands.simulate import simulate
 from .commands.size import size
 from .commands.trace import trace
+from .commands.validate import validate
 from .console import emit
 from .errors import one_line_warnings, report
 from .help import GroupedCommand
@@ -28,9 +29,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
-    epilog="Exit codes: 0 ok, 1 the run failed, 2 bad usage or input, 3 an SLO was missed (--fail-on-slo).",
+    epilog="Exit codes: 0 ok, 1 the run failed, 2 bad usage or input, 3 an SLO was missed (--fail-on-slo), "
+    "4 an error bound was exceeded (validate --max-error).",
 )
-for verb in (simulate, size, devices, models, engines):
+for verb in (simulate, size, validate, devices, models, engines):
     app.command(cls=GroupedCommand)(verb)
 app.add_typer(calibrate, name="calibrate")
 app.add_typer(trace, name="trace")

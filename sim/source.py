@@ -77,7 +77,9 @@ class Source:
         if request is None:
             return False
         if ended_ns is not None and self.closed_loop is not None:
-            request.arrival_ns = self.closed_loop.next_arrival_ns(request.index, ended_ns)
+            free_ns = self.closed_loop.next_arrival_ns(request.index, ended_ns)
+            waits = self.closed_loop.keeps_times and request.arrival_ns > free_ns
+            request.arrival_ns = request.arrival_ns if waits else free_ns
             if request.arrival_ns > LATEST_NS:
                 raise WorkloadError(
                     f"workload.arrivals: request {request.index} would arrive {request.arrival_ns / 1e9:.3g} s after "

@@ -21,7 +21,6 @@ NOT_BUILT: Mapping[str, object] = {
     "speculative": None,
     "kv_cache.eviction": None,
     "kv_cache.tiers": [],
-    "workload.sessions": None,
     "cluster.replicas": 1,
     "cluster.pools": None,
     "cluster.autoscale": None,

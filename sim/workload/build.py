@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..fields import WorkloadError
 from .arrivals.base import ArrivalProcess
 from .arrivals.closed_loop import ClosedLoop
+from .sessions import session_prompts
 from .spec import WorkloadSpec
 from .trace.formats import Wanted
 from .trace.read import read_trace
@@ -41,7 +42,7 @@ def build_workload(
     """
     load = _trace_load(spec, slo_classes) if spec.trace is not None else None
     if load is not None and spec.arrivals is None:
-        return load
+        return _capped(load, spec, turnaround_s)
     process = spec.arrivals
     if process is None:
         raise WorkloadError("workload needs arrivals, or a trace")
@@ -57,8 +58,18 @@ def build_workload(
     closed = _closed_loop(process, seed, turnaround_s)
     if load is not None:
         report = replace(load.report, time_unit="s", origin=f"arrivals drawn: {process.name}")
-        return replace(load, arrival_ns=arrival_ns, closed_loop=closed, report=report)
-    return _drawn(spec, seed, arrival_ns, closed)
+        load = replace(load, arrival_ns=arrival_ns, closed_loop=closed, report=report)
+    else:
+        load = _drawn(spec, seed, arrival_ns, closed)
+    return _capped(load, spec, turnaround_s)
+
+
+def _capped(load: Workload, spec: WorkloadSpec, turnaround_s: float) -> Workload:
+    """Return the load as a client sends it that keeps at most ``max_concurrency`` requests in flight."""
+    if spec.max_concurrency is None:
+        return load
+    places = ClosedLoopLoad(spec.max_concurrency, turnaround_ns=round(turnaround_s * 1e9), keeps_times=True)
+    return replace(load, closed_loop=places)
 
 
 def _trace_load(spec: WorkloadSpec, slo_classes: Sequence[str]) -> Workload | None:
@@ -75,11 +86,20 @@ def _drawn(
     if spec.input_tokens is None or spec.output_tokens is None or spec.arrivals is None:
         raise WorkloadError("workload needs arrivals, input_tokens and output_tokens, or a trace")
     indices = range(len(arrival_ns))
+    answers = spec.output_tokens.draw(seed, "output_tokens", indices)
+    report = LoadReport(f"{spec.arrivals.name} arrivals, seed {seed}", "generated", rows=len(arrival_ns))
+    if spec.sessions is None:
+        prompts = spec.input_tokens.draw(seed, "input_tokens", indices)
+        return Workload(arrival_ns, prompts, answers, report, closed_loop=closed)
+    asked = session_prompts(spec.sessions, spec.input_tokens, answers, seed)
     return Workload(
-        arrival_ns=arrival_ns,
-        input_tokens=spec.input_tokens.draw(seed, "input_tokens", indices),
-        output_tokens=spec.output_tokens.draw(seed, "output_tokens", indices),
-        report=LoadReport(f"{spec.arrivals.name} arrivals, seed {seed}", "generated", rows=len(arrival_ns)),
+        arrival_ns,
+        asked.input_tokens,
+        answers,
+        report,
+        session=asked.session,
+        prefix=asked.prefix,
+        answers_shared=asked.answers_too,
         closed_loop=closed,
     )
 

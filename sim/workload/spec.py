@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 from pydantic import Field, model_validator
@@ -11,7 +11,9 @@ from ...hwmodels.errors import unknown
 from ...hwmodels.units import Count, Factor, PositiveCount, Seconds
 from ..fields import Section
 from .arrivals.base import AnyArrivals
+from .arrivals.closed_loop import ClosedLoop
 from .lengths import LengthDistribution
+from .sessions import SessionsSpec
 from .trace.formats import format_names
 
 MOST_REQUESTS = 10**8
@@ -83,9 +85,11 @@ class WorkloadSpec(Section):
     input_tokens, output_tokens : lengths of prompts and answers: a number or a distribution
     requests : how many to draw
     duration_s : draw all that arrive until then; with ``requests``, whichever ends first
+    max_concurrency : most requests that the client keeps in flight; one that is due then is sent when another
+        has been answered
     sampling : how tokens are chosen, which decides what the sampler costs
     expert_routing : how tokens spread over experts
-    sessions : conversations and shared prefixes
+    sessions : what prompts have in common: system prompts, whole prompts that repeat, conversations
     """
 
     trace: TraceSpec | None = None
@@ -94,20 +98,24 @@ class WorkloadSpec(Section):
     output_tokens: LengthDistribution | None = None
     requests: Annotated[PositiveCount, Le(MOST_REQUESTS)] | None = None
     duration_s: Annotated[Seconds, Gt(0)] | None = None
+    max_concurrency: PositiveCount | None = None
     sampling: Sampling = "greedy"
     expert_routing: ExpertRouting = ExpertRouting()
-    sessions: dict[str, Any] | None = None
+    sessions: SessionsSpec | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkloadSpec:
         drawn = [
-            key for key in ("input_tokens", "output_tokens", "requests", "duration_s") if getattr(self, key)
+            key
+            for key in ("input_tokens", "output_tokens", "requests", "duration_s", "sessions")
+            if getattr(self, key)
         ]
+        if self.max_concurrency is not None and isinstance(self.arrivals, ClosedLoop):
+            raise ValueError("max_concurrency caps arrivals at a rate; a closed loop has its concurrency")
         if self.trace is not None:
             if drawn:
-                raise ValueError(
-                    f"trace and {drawn[0]} exclude each other; for fewer requests set trace.limit"
-                )
+                hint = "; for fewer requests set trace.limit" if drawn[0] != "sessions" else ""
+                raise ValueError(f"trace and {drawn[0]} exclude each other{hint}")
             return self
         for key in ("arrivals", "input_tokens", "output_tokens"):
             if getattr(self, key) is None:

@@ -47,7 +47,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoopLoad:
-    """Users who send a request after the answer to the one before.
+    """Users who send a request after the answer to the one before, or a client with so many at most in flight.
 
     Attributes
     ----------
@@ -56,6 +56,7 @@ class ClosedLoopLoad:
     exponential : whether pauses are exponential instead of all equal
     turnaround_ns : time the client and network need on top, per request [ns]
     seed : the scenario's seed
+    keeps_times : requests have arrival times of their own and only wait for a place among ``concurrency``
     """
 
     concurrency: int
@@ -63,6 +64,7 @@ class ClosedLoopLoad:
     exponential: bool = False
     turnaround_ns: int = 0
     seed: int = 0
+    keeps_times: bool = False
 
     def next_arrival_ns(self, index: int, completed_ns: int) -> int:
         """Return when request ``index`` arrives if its user had the last answer at ``completed_ns`` [ns]."""
@@ -87,6 +89,7 @@ class Workload:
     slo_classes : names of classes
     request_ids : names in the trace, shape (n,), or None: their index
     prefix : what prompts share, or None: nothing
+    answers_shared : whether ``prefix`` goes on over the answers, because later prompts hold them
     closed_loop : how arrivals follow completions, or None: arrivals are fixed
     measured : what the file measured of each request: ``ttft_s``, ``e2e_s``, ``tpot_s``, shape (n,) [s], NaN
         where unknown or, TPOT of one token, not defined
@@ -102,6 +105,7 @@ class Workload:
     slo_classes: tuple[str, ...] = ("default",)
     request_ids: NDArray[np.str_] | None = None
     prefix: PrefixIds | None = None
+    answers_shared: bool = False
     closed_loop: ClosedLoopLoad | None = None
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
 
@@ -150,7 +154,10 @@ class Workload:
             for _ in range(start, stop):
                 yield ()
             return
-        keys, ends = self.prefix.block_keys(start, stop, self.input_tokens[start:stop], block_size)
+        tokens = self.input_tokens[start:stop]
+        if self.answers_shared:
+            tokens = tokens + self.output_tokens[start:stop]
+        keys, ends = self.prefix.block_keys(start, stop, tokens, block_size)
         for first, last in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             yield keys[first:last].tolist()
 

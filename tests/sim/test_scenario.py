@@ -404,7 +404,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
         ("speculative", "speculative={method: ngram, num_speculative_tokens: 4, acceptance: 0.8}"),
         ("kv_cache.eviction", "kv_cache.eviction={kind: h2o, budget: 25%}"),
         ("kv_cache.tiers", "kv_cache.tiers=[{kind: dram, capacity: 1GiB}]"),
-        ("workload.sessions", "workload.sessions={turns: 3}"),
         ("cluster.replicas", "cluster.replicas=2"),
         ("cluster.pools", "cluster.pools={prefill: {}, decode: {}}"),
         ("cluster.autoscale", "cluster.autoscale={max: 3}"),
@@ -426,7 +425,7 @@ def test_a_part_that_is_not_built_yet_is_refused_by_its_key(key: str, assignment
 
 
 def test_every_part_that_is_not_built_is_tested_here() -> None:
-    assert len(NOT_BUILT) == 15
+    assert len(NOT_BUILT) == 14
 
 
 def test_sizing_takes_any_parallelism_and_needs_no_workload() -> None:

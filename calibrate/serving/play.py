@@ -1,0 +1,191 @@
+"""Playing a served run: the simulator's latencies of the same requests, as its clients would have seen them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hwmodels.errors import MemboundError
+from ...sim import metrics
+from ...sim.draws import run_draws
+from ...sim.latency import completed
+from ...sim.record import RunRecord
+from ...sim.run import simulate
+from ...sim.scenario.resolve import ResolvedScenario, resolve
+from ...sim.stability import stability
+from ...sim.workload.workload import ClosedLoopLoad, Workload
+from .run import ServedRun, Skipped
+
+Seconds = NDArray[np.float64]
+_NAMES = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of playing a run.
+
+    Attributes
+    ----------
+    simulated : ``ttft``, ``tpot``, ``e2e`` of each request as its client saw it, shape (n,) [s]
+    measured : the same that the file of requests holds, shape (n,) [s]; empty where there is none
+    figures : ``requests_per_s``, ``output_tokens_per_s``, ``kv_peak``, ``preemptions``
+    answer_tokens : mean length of an answer [tokens]
+    level : how well the device's parameters are known
+    borrowed : whether the engine's step times are another's
+    state : whether the simulated run was steady, and why not
+    interval : ``ttft_mean``, … -> (low, high) over the point run's figure [-]; empty without draws
+    """
+
+    simulated: Mapping[str, Seconds]
+    measured: Mapping[str, Seconds]
+    figures: Mapping[str, float]
+    answer_tokens: float
+    level: str
+    borrowed: bool
+    state: tuple[str, str]
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+
+
+def play(run: ServedRun, draws: int = 0) -> Played:
+    """Simulate a run.
+
+    Parameters
+    ----------
+    run : the run
+    draws : how many draws of what is not known of the hardware make its interval; 0: none
+
+    Raises
+    ------
+    MemboundError : it cannot be simulated, in one line
+    """
+    resolved = resolve(run.scenario)
+    load = resolved.workload
+    assert load is not None
+    if run.intended and run.concurrency:
+        load = _as_intended(load, run.scenario.workload, run.concurrency)
+        resolved = replace(resolved, workload=load)
+    record = simulate(resolved).record
+    served = np.flatnonzero(completed(record))
+    served = served[served >= run.skip_first]
+    if not len(served):
+        raise MemboundError("the simulator completed none of its requests")
+    state = stability(record)
+    return Played(
+        simulated={name: values[served] for name, values in _latencies(record, _overhead_s(run, resolved))},
+        measured=_measured(load, served),
+        figures=_figures(record),
+        answer_tokens=float(record.requests["output_tokens"][served].mean()),
+        level=str(record.provenance.get("level", "")),
+        borrowed=resolved.engine.scope != "full",
+        state=(state.state, state.reason),
+        interval=_interval(resolved, record, draws) if draws else {},
+    )
+
+
+def play_all(
+    runs: Sequence[ServedRun], *, jobs: int = 1, draws: int = 0
+) -> Iterator[tuple[ServedRun, Played | Skipped]]:
+    """Yield every run with what came of it, in order; runs of the same load and server are played once.
+
+    Parameters
+    ----------
+    runs : the runs
+    jobs : processes
+    draws : as in ``play``
+    """
+    first: dict[str, int] = {}
+    same = [first.setdefault(_key(run), at) for at, run in enumerate(runs)]
+    distinct = [runs[at] for at in dict.fromkeys(same)]
+    if jobs == 1:
+        outcomes: Any = (_attempt(run, draws) for run in distinct)
+    else:
+        import joblib  # pyright: ignore[reportMissingTypeStubs]
+
+        library = cast("Any", joblib)
+        tasks = (library.delayed(_attempt)(run, draws) for run in distinct)
+        outcomes = library.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(tasks)
+    known: dict[int, Played | str] = {}
+    for run, at in zip(runs, same, strict=True):
+        if at not in known:
+            known[at] = next(outcomes)
+        outcome = known[at]
+        yield run, Skipped(run.label, outcome) if isinstance(outcome, str) else outcome
+
+
+def _attempt(run: ServedRun, draws: int) -> Played | str:
+    """Play a run, or say in one line why it cannot be; no row of a table may end the others' validation."""
+    try:
+        return play(run, draws)
+    except MemboundError as error:
+        return " ".join(str(error).split())
+    except Exception as error:
+        return f"simulation failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _key(run: ServedRun) -> str:
+    scenario = run.scenario.to_dict() | {"name": ""}
+    return json.dumps([scenario, run.client_overhead_s, run.skip_first, run.intended, run.concurrency])
+
+
+def _overhead_s(run: ServedRun, resolved: ResolvedScenario) -> float:
+    if run.client_overhead_s is not None:
+        return run.client_overhead_s
+    return resolved.engine.client_overhead_s if resolved.engine.scope == "full" else 0.0
+
+
+def _latencies(record: RunRecord, overhead_s: float) -> Iterator[tuple[str, Seconds]]:
+    """Yield each latency of all requests [s]; TPOT of one token is NaN."""
+    requests = record.requests
+    first = (requests["first_token_ns"] - requests["arrival_ns"]) / 1e9 + overhead_s
+    last = (requests["last_token_ns"] - requests["arrival_ns"]) / 1e9 + overhead_s
+    gaps = requests["output_tokens"] - 1.0
+    yield "ttft", first
+    yield "tpot", np.divide(last - first, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+    yield "e2e", last
+
+
+def _measured(load: Workload, served: NDArray[np.intp]) -> dict[str, Seconds]:
+    found = {name: load.measured[f"{name}_s"][served] for name in _NAMES if f"{name}_s" in load.measured}
+    return {name: values for name, values in found.items() if np.isfinite(values).any()}
+
+
+def _figures(record: RunRecord) -> dict[str, float]:
+    found = metrics.throughput(record) | {
+        "kv_peak": metrics.kv(record)["peak_usage"],
+        "preemptions": metrics.request_counts(record)["preemptions"],
+    }
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _as_intended(load: Workload, spec: Any, places: int) -> Workload:
+    """Return the load as its client meant to send it: at the drawn times, with so many in flight at most."""
+    path = Path(spec.trace.path)
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    meant = np.sort(np.array([float(row.get("intended_arrival_s") or "nan") for row in rows]))
+    if len(meant) != len(load) or not np.isfinite(meant).all():
+        return load
+    times = np.rint((meant - meant[0]) * 1e9).astype(np.int64)
+    return replace(load, arrival_ns=times, closed_loop=ClosedLoopLoad(places, keeps_times=True))
+
+
+def _interval(resolved: ResolvedScenario, record: RunRecord, draws: int) -> dict[str, tuple[float, float]]:
+    """Return the interval of each mean over the figure of the point run [-]."""
+    from ...sim.draws import headline
+
+    point, found = headline(record), run_draws(resolved, draws, jobs=1).interval()
+    names = {f"{name}_mean": f"latency.{name}_s.mean" for name in _NAMES}
+    names |= {"requests_per_s": "throughput.requests_per_s"}
+    return {
+        ours: (found[name][0] / point[name], found[name][1] / point[name])
+        for ours, name in names.items()
+        if name in found and point.get(name)
+    }

@@ -1,0 +1,121 @@
+"""Caveats of the sources of served runs, and which engine profile stands for which version."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from ...hwmodels.engine import list_engines, load_engine
+from .table import Row, RowError
+
+_FILE = Path(__file__).parent / "sources.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is known of who measured a row.
+
+    Attributes
+    ----------
+    id : its name
+    client_overhead_s : the client's own time on TTFT and E2E; None takes the engine profile's [s]
+    constant_is : arrival law behind what the table calls constant
+    prompt_factor : true prompt lengths over stated ones [-]
+    length_range : shortest length over the stated one, uniform between; None: all as stated [-]
+    ignore : columns that do not hold what their name says
+    says : what was applied, one line each
+    """
+
+    id: str = ""
+    client_overhead_s: float | None = None
+    constant_is: str = "constant"
+    prompt_factor: float = 1.0
+    length_range: float | None = None
+    ignore: frozenset[str] = frozenset()
+    says: tuple[str, ...] = ()
+
+
+@cache
+def _read() -> tuple[list[tuple[dict[str, str], Source]], dict[str, str]]:
+    data = cast("dict[str, Any]", yaml.safe_load(_FILE.read_text(encoding="utf-8")))
+    known = [
+        (
+            cast("dict[str, str]", entry["match"]),
+            Source(
+                id=entry["id"],
+                client_overhead_s=entry["client_overhead_ms"] / 1e3
+                if "client_overhead_ms" in entry
+                else None,
+                constant_is=entry.get("constant_is", "constant"),
+                prompt_factor=float(entry.get("prompt_factor", 1.0)),
+                length_range=entry.get("length_range"),
+                ignore=frozenset(entry.get("ignore", ())),
+                says=tuple(entry.get("says", ())),
+            ),
+        )
+        for entry in data["sources"]
+    ]
+    return known, cast("dict[str, str]", data["releases"])
+
+
+def source_of(row: Row) -> Source:
+    """Return the first source whose patterns a row matches; one that says nothing if there is none."""
+    for patterns, source in _read()[0]:
+        if all(re.search(pattern, row.text(column)) for column, pattern in patterns.items()):
+            return source
+    return Source()
+
+
+def engine_of(row: Row) -> tuple[str, str]:
+    """Return the profile nearest to a row's engine version, and what was taken instead of it ("" if it is the same).
+
+    Raises
+    ------
+    RowError : an engine without a profile
+    """
+    name, stated = row.text("engine"), row.text("engine_version")
+    asked = _plain(name)
+    profiles = [load_engine(each) for each in list_engines()]
+    found = [profile for profile in profiles if _plain(profile.engine) == asked]
+    if not found:
+        found = [profile for profile in profiles if any(_plain(alias) == asked for alias in profile.aliases)]
+    if not found:
+        raise RowError(f"engine {name!r} has no profile; there are {', '.join(list_engines())}")
+    wanted = _version(stated)
+    if wanted is None:
+        chosen = _by_date(row.text("measured_date"), [profile.id for profile in found])
+        return chosen, f"engine version {stated or 'not stated'}: {chosen} taken"
+    nearest = min(found, key=lambda profile: _distance(_version(profile.version), wanted))
+    same = _version(nearest.version) == wanted
+    return nearest.id, "" if same else f"engine version {stated}: {nearest.id} is the nearest profile"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    found = re.match(r"\s*v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _distance(profile: tuple[int, int] | None, wanted: tuple[int, int]) -> tuple[int, bool]:
+    """Return how far a profile is from a version; of two equally far the older is nearer."""
+    major, minor = profile or (0, 0)
+    steps = abs(major - wanted[0]) * 1000 + abs(minor - wanted[1])
+    return steps, (major, minor) > wanted
+
+
+def _by_date(date: str, profiles: list[str]) -> str:
+    """Return the last profile that was out on a day, the first where none was or the day is not known."""
+    releases = _read()[1]
+    dated = sorted((releases[each], each) for each in profiles if each in releases)
+    if not dated:
+        return profiles[0]
+    out = [each for month, each in dated if date and month <= date[:7]]
+    return out[-1] if out else dated[0][1]
