@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from ..kernels.backend import TorchBackend
     from ..kernels.decoder import Decoder
 
-KERNELS_SHARE: Final = 0.3
-STEPS_SHARE: Final = 0.12
+KERNELS_SHARE: Final = 0.25
+STEPS_SHARE: Final = 0.2
 """Parts of the budget for timing kernels, and for the steps that the engine's own times are fitted to."""
+FIT_ROUNDS: Final = 2
+"""The loads that steps are fitted to are served so many times over, each time shorter: the machine's speed drifts."""
 LOAD: Final = 0.5
 """Poisson arrivals come at this share of the rate that the closed loop reaches."""
 _FEWEST_REQUESTS: Final = 24
@@ -179,16 +181,16 @@ class _Live:
         self, setup: LiveSetup, files: LiveFiles, decoder: Decoder
     ) -> tuple[list[ServedStep], float]:
         """Serve the loads that steps are fitted to; return their steps, and wall time over the clock's."""
-        each_s = STEPS_SHARE * self.budget_s / len(setup.fit_concurrency)
+        kinds = [(users, setup.decoding) for users in setup.decoding_users]
+        kinds += [(users, setup.prefilling) for users in setup.prefilling_users]
+        each_s = STEPS_SHARE * self.budget_s / (FIT_ROUNDS * len(kinds))
         steps: list[ServedStep] = []
         wall, told = time.perf_counter(), 0.0
-        for i, concurrency in enumerate(setup.fit_concurrency):
-            arrivals = {"kind": "closed_loop", "concurrency": concurrency}
-            seed = self.seed + 1000 + i
-            probe = scenario_of(setup, files, "fit", arrivals, 4 * concurrency, seed, fit=True)
-            rate = figures_of_result(probe).requests_per_s
-            count = max(round(rate * each_s), concurrency + 2)
-            load = scenario_of(setup, files, "fit", arrivals, count, seed, fit=True)
+        for i, (users, lengths) in enumerate(kinds * FIT_ROUNDS):
+            closed, seed = {"kind": "closed_loop", "concurrency": users}, self.seed + 1000 + i
+            probe = scenario_of(setup, files, "fit", closed, 8 * users, seed, lengths)
+            count = max(round(figures_of_result(probe).requests_per_s * each_s), users)
+            load = scenario_of(setup, files, "fit", closed, count, seed, lengths)
             found, made = self._serve(load, decoder)
             steps += made
             told += found.duration_s
@@ -197,11 +199,19 @@ class _Live:
     def _loads(self, setup: LiveSetup, files: LiveFiles, each_s: float) -> list[Scenario]:
         """Return the judged loads, each of about ``each_s`` seconds."""
         closed = {"kind": "closed_loop", "concurrency": setup.concurrency}
-        probe = scenario_of(setup, files, "closed loop", closed, 200, self.seed)
+        probe = scenario_of(setup, files, "closed loop", closed, 200, self.seed, setup.judged)
         rate = figures_of_result(probe).requests_per_s
         poisson = {"kind": "poisson", "rate_per_s": round(LOAD * rate, 4)}
         return [
-            scenario_of(setup, files, name, arrivals, max(round(each_s * at), _FEWEST_REQUESTS), self.seed)
+            scenario_of(
+                setup,
+                files,
+                name,
+                arrivals,
+                max(round(each_s * at), _FEWEST_REQUESTS),
+                self.seed,
+                setup.judged,
+            )
             for name, arrivals, at in (("Poisson", poisson, LOAD * rate), ("closed loop", closed, rate))
         ]
 

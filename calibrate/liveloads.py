@@ -20,10 +20,19 @@ from ..sim.scenario import Scenario, parse_scenario
 from .publish import device_text, with_lane
 
 Range = tuple[int, int]
+"""Shortest and longest [tokens]."""
 BLOCK: Final = 16
 LONGEST_STEP_S: Final = 0.05
 """The model gets as many layers as a step of the whole token budget takes no longer with [s]."""
 _MOST_LAYERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of a load's prompts and answers, each as likely as any other between two ends [tokens]."""
+
+    prompts: Range
+    answers: Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +43,22 @@ class LiveSetup:
     ----------
     config : the model's ``config.json``
     max_num_seqs, max_num_batched_tokens, max_model_len : the engine's limits
-    prompts, answers : shortest and longest of the loads that are judged [tokens]
-    fit_prompts, fit_answers : of the loads that steps are fitted to [tokens]
-    fit_concurrency : users of each of those
+    judged : lengths of the loads that are judged
     concurrency : users of the closed loop that is judged
+    decoding, prefilling : lengths of the loads that steps are fitted to: steps of mostly decodes, of mostly prompts
+    decoding_users, prefilling_users : users of each of those, all in closed loops
     """
 
     config: Mapping[str, Any]
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-    prompts: Range
-    answers: Range
-    fit_prompts: Range
-    fit_answers: Range
-    fit_concurrency: tuple[int, ...]
+    judged: Lengths
     concurrency: int
+    decoding: Lengths
+    decoding_users: tuple[int, ...]
+    prefilling: Lengths
+    prefilling_users: tuple[int, ...]
 
     @property
     def num_blocks(self) -> int:
@@ -82,13 +91,30 @@ def _config(hidden: int, heads: int, kv_heads: int, inter: int, vocab: int) -> d
 
 SETUPS: Final = {
     "cpu": LiveSetup(
-        _config(512, 4, 2, 1408, 2048), 12, 32, 256, (24, 120), (12, 48), (8, 200), (4, 36), (1, 3, 6, 12), 8
+        config=_config(512, 4, 2, 1408, 2048),
+        max_num_seqs=12,
+        max_num_batched_tokens=32,
+        max_model_len=256,
+        judged=Lengths((24, 120), (12, 48)),
+        concurrency=8,
+        decoding=Lengths((4, 90), (60, 120)),
+        decoding_users=(1, 2, 3, 5, 7, 12),
+        prefilling=Lengths((60, 200), (2, 12)),
+        prefilling_users=(2, 6),
     ),
     "cuda": LiveSetup(
-        _config(2048, 16, 8, 5632, 32000), 64, 512, 2048, (128, 900), (48, 192), (32, 1500), (16, 160),
-        (1, 8, 24, 64), 32,
+        config=_config(2048, 16, 8, 5632, 32000),
+        max_num_seqs=64,
+        max_num_batched_tokens=512,
+        max_model_len=2048,
+        judged=Lengths((128, 900), (48, 192)),
+        concurrency=32,
+        decoding=Lengths((16, 600), (200, 400)),
+        decoding_users=(1, 4, 12, 24, 40, 64),
+        prefilling=Lengths((400, 1500), (4, 40)),
+        prefilling_users=(4, 20),
     ),
-}  # fmt: skip
+}
 """By kind of device; layers are added until a full step takes ``LONGEST_STEP_S``."""
 
 
@@ -140,8 +166,7 @@ def scenario_of(
     arrivals: Mapping[str, Any],
     requests: int,
     seed: int,
-    *,
-    fit: bool = False,
+    lengths: Lengths,
 ) -> Scenario:
     """Return a load on the live engine, as ``membound simulate`` takes it.
 
@@ -152,9 +177,8 @@ def scenario_of(
     arrivals : its ``workload.arrivals``
     requests : how many
     seed : of arrivals and lengths
-    fit : with the lengths of the loads that steps are fitted to
+    lengths : of its prompts and answers
     """
-    prompts, answers = (setup.fit_prompts, setup.fit_answers) if fit else (setup.prompts, setup.answers)
 
     def between(ends: Range) -> dict[str, Any]:
         return {"kind": "uniform", "low": ends[0], "high": ends[1]}
@@ -178,8 +202,8 @@ def scenario_of(
             },
             "workload": {
                 "arrivals": dict(arrivals),
-                "input_tokens": between(prompts),
-                "output_tokens": between(answers),
+                "input_tokens": between(lengths.prompts),
+                "output_tokens": between(lengths.answers),
                 "requests": requests,
             },
             "simulation": {"seed": seed},

@@ -139,7 +139,7 @@ class LiveReport:
         """Return the report as a table."""
         model = self.model
         lines = [
-            f"{self.device}: a model of {model.n_layers} layers of {model.hidden}, served for real, timed by {self.clock}",
+            f"{self.device}: {model.n_layers} layers of {model.hidden} served for real, told by {self.clock}",
             *self.fit.describe().split("\n"),
             "",
             f"{'load':<12} {'figure':<11} {'predicted':>10} {'served':>10}        error  noise    bar  repeats",

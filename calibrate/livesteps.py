@@ -133,11 +133,12 @@ def fit_steps(
         )
     taken = np.array([step.seconds for step in steps])
     rows = np.array([len(step.tokens) for step in steps], dtype=np.float64)
+    alone = step_seconds(steps, device, engine, model)
     best: tuple[float, float, Array] | None = None
     for efficiency in EFFICIENCIES:
         kernels = step_seconds(steps, device, _at(engine, efficiency), model)
-        host = _host_times(taken, kernels, rows)
-        loss = float(np.mean(((kernels + host[0] + host[1] * rows) / taken - 1.0) ** 2))
+        host = _host_times(taken, kernels, rows, alone)
+        loss = _loss(taken, kernels + host[0] + host[1] * rows, alone)
         if best is None or loss < best[0]:
             best = loss, efficiency, host
     assert best is not None
@@ -149,13 +150,12 @@ def fit_steps(
     }
     fitted = with_step(engine, found, f"fit of {len(steps)} steps of the reference engine")
     error = step_seconds(steps, device, fitted, model) / taken - 1.0
-    before = step_seconds(steps, device, engine, model)
     return StepFit(
         engine=fitted,
         steps=len(steps),
         mape=float(np.abs(error).mean()),
         bias=float((error * taken).sum() / taken.sum()),
-        before=float(before.sum() / taken.sum() - 1.0),
+        before=float(alone.sum() / taken.sum() - 1.0),
     )
 
 
@@ -183,15 +183,22 @@ def _at(engine: EngineProfile, efficiency: float) -> EngineProfile:
     return with_step(engine, {"engine_gemm_efficiency": efficiency}, "scanned")
 
 
-def _host_times(taken: Array, kernels: Array, rows: Array) -> Array:
+def _loss(taken: Array, told: Array, alone: Array) -> float:
+    """Return the squared errors over the kernels' times: seconds count alike, in short steps and in long ones [s].
+
+    Over the times taken they would favour steps that happened to be quick, and the sum would come out short.
+    """
+    return float(np.sum((told - taken) ** 2 / alone))
+
+
+def _host_times(taken: Array, kernels: Array, rows: Array, alone: Array) -> Array:
     """Return fixed time and time per sequence that bring the sum closest to what was taken, none negative [s]."""
     candidates = [np.zeros(2)]
+    weight = alone**-0.5
     for columns in ((0, 1), (0,), (1,)):
-        design = np.stack([np.ones_like(rows), rows], axis=1)[:, columns] / taken[:, None]
+        design = np.stack([weight, rows * weight], axis=1)[:, columns]
         found = np.zeros(2)
-        found[list(columns)] = np.linalg.lstsq(design, 1.0 - kernels / taken, rcond=None)[0]
+        found[list(columns)] = np.linalg.lstsq(design, (taken - kernels) * weight, rcond=None)[0]
         if (found >= 0.0).all():
             candidates.append(found)
-    return min(
-        candidates, key=lambda host: float(np.sum(((kernels + host[0] + host[1] * rows) / taken - 1.0) ** 2))
-    )
+    return min(candidates, key=lambda host: _loss(taken, kernels + host[0] + host[1] * rows, alone))
