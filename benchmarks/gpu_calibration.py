@@ -1,7 +1,8 @@
 """Calibrate the device at hand, judge the fit on points it did not see, and check how a copy and a kernel share memory.
 
 One table: per lane the points fitted and held out, errors of both, and how many held-out points lie inside their
-90 % interval; then the overlap of a copy with a kernel that reads memory, measured and as the simulator shares it.
+90 % interval; then the overlap of a copy with a kernel that reads memory, measured and as the simulator shares it. Given
+a third number, a small real model then serves two loads live for so many seconds, beside their prediction.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from membound.calibrate.device import device_of
 from membound.calibrate.evaluate import evaluate
 from membound.calibrate.fitting import fit_table, with_fits
+from membound.calibrate.live import run_live
 from membound.calibrate.measure import Backend, MeasuredRun, measure, read_run
 from membound.calibrate.run import FIT, CalibrationRun
 from membound.hwmodels.errors import MemboundError
@@ -78,7 +80,11 @@ def calibrated(device: str, budget_s: float, folder: Path, backend: Backend | No
 def main() -> None:
     """Run it."""
     try:
-        print("\n".join(calibrated(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]))))
+        device, budget_s, folder = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+        print("\n".join(calibrated(device, budget_s, folder)), flush=True)
+        if len(sys.argv) > 4 and float(sys.argv[4]) > 0.0:
+            print()
+            print(run_live(device, float(sys.argv[4]), folder=folder / "live").describe())
     except MemboundError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -1,7 +1,9 @@
 """The simulator against a real engine on the device at hand: calibrate, predict, serve, compare.
 
-Kernels are timed first, then a few steps of the reference engine under loads that nobody is judged on. The simulator
-predicts a Poisson and a closed-loop load from these alone; then the reference engine serves them, several times.
+Kernels are timed first, then steps of the reference engine under loads that nobody is judged on. From these alone the
+simulator predicts a Poisson and a closed-loop load, which the reference engine serves several times. Neighbours change
+the speed of a machine within seconds, so that fitted steps and served loads take turns; what the steps before the
+first load alone would have predicted is told beside it.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from ..kernels.scheduled import Scheduled
 from ..kernels.shape import KernelShape
 from ..sim.run import make_allocator, make_scheduler, simulate, size_pool
 from ..sim.scenario import Scenario
-from ..sim.scenario.resolve import ResolvedScenario, resolve
+from ..sim.scenario.resolve import resolve
 from .device import device_of
 from .fitting import fit_table, with_fits
 from .liveloads import BLOCK, SETUPS, LiveFiles, LiveSetup, scenario_of, sized, write_files
 from .livereport import LiveReport, LoadFigures, LoadReport, figures_of
-from .livesteps import StepFit, fit_steps, live_engine
+from .livesteps import fit_steps, live_engine
 from .machine import Lane
 from .measure import measure, read_run
 from .reference_engine import RealClock, ReferenceEngine, ServedStep
@@ -36,13 +38,14 @@ if TYPE_CHECKING:
     from ..kernels.backend import TorchBackend
     from ..kernels.decoder import Decoder
 
-KERNELS_SHARE: Final = 0.25
-STEPS_SHARE: Final = 0.2
-"""Parts of the budget for timing kernels, and for the steps that the engine's own times are fitted to."""
-FIT_ROUNDS: Final = 2
-"""The loads that steps are fitted to are served so many times over, each time shorter: the machine's speed drifts."""
+KERNELS_SHARE: Final = 0.2
+"""Part of the budget for timing kernels."""
+FIT_TURNS: Final = 2
+"""Loads that steps are fitted to have so many requests more than users."""
 LOAD: Final = 0.5
 """Poisson arrivals come at this share of the rate that the closed loop reaches."""
+POISSON_LENGTH: Final = 1.5
+"""The Poisson load lasts so many times as long as the closed loop: it has fewer requests to average over."""
 _FEWEST_REQUESTS: Final = 24
 _SLACK: Final = 0.93
 _WARM_SIZES: Final = 48
@@ -109,6 +112,7 @@ class _Live:
         self.folder, self.seed, self.say = folder, seed, say
         self.kind = backend.facts().kind
         self.clock = RealClock(cpu=self.kind == "cpu")
+        self.round_wall_s = 0.0
 
     @property
     def left_s(self) -> float:
@@ -122,18 +126,38 @@ class _Live:
         setup = sized(SETUPS[self.kind], device, engine)
         files = write_files(self.folder, setup, device, engine)
         decoder = self._decoder(setup)
-        steps, stretch = self._fit_loads(setup, files, decoder)
-        fit = fit_steps(steps, device, engine, setup.model)
-        self.say(fit.describe().partition("\n")[2])
-        files = write_files(self.folder, setup, device, fit.engine)
-        each_s = max(_SLACK * self.left_s, 0.0) / (2 * repeats) / stretch
-        loads = self._loads(setup, files, each_s)
+        steps, stretch = self._fit_round(setup, files, decoder, 0)
+        write_files(self.folder, setup, device, fit_steps(steps, device, engine, setup.model).engine)
+        loads = self._loads(setup, files, self._load_seconds(repeats, stretch))
+        first = {load.name: predicted(load) for load in loads}
         served: dict[str, list[LoadFigures]] = {load.name: [] for load in loads}
         for i in range(repeats):
             for load in loads:
                 self.say(f"serving {load.name}, {i + 1} of {repeats}")
                 served[load.name].append(self._serve(load, decoder)[0])
-        return self._report(device, setup, fit, loads, served)
+            steps += self._fit_round(setup, files, decoder, i + 1)[0]
+        fit = fit_steps(steps, device, engine, setup.model)
+        write_files(self.folder, setup, device, fit.engine)
+        return LiveReport(
+            device=device.id,
+            clock="CPU time of the process" if self.kind == "cpu" else "wall time",
+            model=setup.model,
+            fit=fit,
+            loads=tuple(
+                LoadReport(load.name, predicted(load), first[load.name], tuple(served[load.name]))
+                for load in loads
+            ),
+            seconds=time.perf_counter() - self.started,
+        )
+
+    def _load_seconds(self, repeats: int, stretch: float) -> float:
+        """Return how long a closed loop may take, once, by the clock [s].
+
+        Rounds of fitting are as long as the first; of a Poisson load, the idle part takes no wall time.
+        """
+        rounds_s = repeats * self.round_wall_s
+        busy = repeats * (1.0 + LOAD * POISSON_LENGTH)
+        return max(_SLACK * (self.left_s - rounds_s), 0.0) / busy / stretch
 
     def _calibrated(self) -> tuple[DeviceProfile, KernelTable]:
         """Time the kernels that the engine runs; return the device with their lanes, and what they were fitted to."""
@@ -177,42 +201,41 @@ class _Live:
             decoder.step([Scheduled([1], i, blocks[i : i + 1] or [0]) for i in range(count)][:count])
         return decoder
 
-    def _fit_loads(
-        self, setup: LiveSetup, files: LiveFiles, decoder: Decoder
+    def _fit_round(
+        self, setup: LiveSetup, files: LiveFiles, decoder: Decoder, number: int
     ) -> tuple[list[ServedStep], float]:
-        """Serve the loads that steps are fitted to; return their steps, and wall time over the clock's."""
+        """Serve the loads that steps are fitted to, each as short as it can be; return steps, and wall over clock."""
         kinds = [(users, setup.decoding) for users in setup.decoding_users]
         kinds += [(users, setup.prefilling) for users in setup.prefilling_users]
-        each_s = STEPS_SHARE * self.budget_s / (FIT_ROUNDS * len(kinds))
         steps: list[ServedStep] = []
         wall, told = time.perf_counter(), 0.0
-        for i, (users, lengths) in enumerate(kinds * FIT_ROUNDS):
-            closed, seed = {"kind": "closed_loop", "concurrency": users}, self.seed + 1000 + i
-            probe = scenario_of(setup, files, "fit", closed, 8 * users, seed, lengths)
-            count = max(round(figures_of_result(probe).requests_per_s * each_s), users)
-            load = scenario_of(setup, files, "fit", closed, count, seed, lengths)
+        for i, (users, lengths) in enumerate(kinds):
+            closed, seed = {"kind": "closed_loop", "concurrency": users}, self.seed + 1000 + 100 * number + i
+            load = scenario_of(setup, files, "fit", closed, users + FIT_TURNS, seed, lengths)
             found, made = self._serve(load, decoder)
             steps += made
             told += found.duration_s
-        return steps, max((time.perf_counter() - wall) / told, 1.0)
+        self.round_wall_s = time.perf_counter() - wall
+        return steps, max(self.round_wall_s / told, 1.0)
 
     def _loads(self, setup: LiveSetup, files: LiveFiles, each_s: float) -> list[Scenario]:
         """Return the judged loads, each of about ``each_s`` seconds."""
         closed = {"kind": "closed_loop", "concurrency": setup.concurrency}
         probe = scenario_of(setup, files, "closed loop", closed, 200, self.seed, setup.judged)
-        rate = figures_of_result(probe).requests_per_s
+        rate = predicted(probe).requests_per_s
         poisson = {"kind": "poisson", "rate_per_s": round(LOAD * rate, 4)}
+        counts = {"Poisson": POISSON_LENGTH * LOAD * rate * each_s, "closed loop": rate * each_s}
         return [
             scenario_of(
                 setup,
                 files,
                 name,
                 arrivals,
-                max(round(each_s * at), _FEWEST_REQUESTS),
+                max(round(counts[name]), _FEWEST_REQUESTS),
                 self.seed,
                 setup.judged,
             )
-            for name, arrivals, at in (("Poisson", poisson, LOAD * rate), ("closed loop", closed, rate))
+            for name, arrivals in (("Poisson", poisson), ("closed loop", closed))
         ]
 
     def _serve(self, load: Scenario, decoder: Decoder) -> tuple[LoadFigures, list[ServedStep]]:
@@ -234,27 +257,8 @@ class _Live:
         )
         return figures_of(*columns, steps=len(engine.steps)), engine.steps
 
-    def _report(
-        self,
-        device: DeviceProfile,
-        setup: LiveSetup,
-        fit: StepFit,
-        loads: Sequence[Scenario],
-        served: dict[str, list[LoadFigures]],
-    ) -> LiveReport:
-        return LiveReport(
-            device=device.id,
-            clock="CPU time of the process" if self.kind == "cpu" else "wall time",
-            model=setup.model,
-            fit=fit,
-            loads=tuple(
-                LoadReport(load.name, figures_of_result(load), tuple(served[load.name])) for load in loads
-            ),
-            seconds=time.perf_counter() - self.started,
-        )
 
-
-def figures_of_result(load: Scenario | ResolvedScenario) -> LoadFigures:
+def predicted(load: Scenario) -> LoadFigures:
     """Return what the simulator predicts for a load."""
     record = simulate(load).record
     columns = (

@@ -97,10 +97,10 @@ SETUPS: Final = {
         max_model_len=256,
         judged=Lengths((24, 120), (12, 48)),
         concurrency=8,
-        decoding=Lengths((4, 90), (60, 120)),
-        decoding_users=(1, 2, 3, 5, 7, 12),
+        decoding=Lengths((4, 90), (20, 50)),
+        decoding_users=(1, 2, 4, 7, 12),
         prefilling=Lengths((60, 200), (2, 12)),
-        prefilling_users=(2, 6),
+        prefilling_users=(1, 4),
     ),
     "cuda": LiveSetup(
         config=_config(2048, 16, 8, 5632, 32000),

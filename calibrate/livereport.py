@@ -74,6 +74,7 @@ class Comparison:
     load, metric, unit : which
     predicted, served : the simulator's, and the mean of the repeats, in ``unit``
     error : predicted over served, less one [-]
+    at_first : the same of the prediction made before the first load was served [-]
     noise : largest less smallest repeat over their mean [-]
     repeats : each repeat, in ``unit``
     bar : largest error that counts as right [-]
@@ -85,17 +86,33 @@ class Comparison:
     predicted: float
     served: float
     error: float
+    at_first: float
     noise: float
     repeats: tuple[float, ...]
     bar: float
 
+    def row(self) -> dict[str, str | float]:
+        """Return the figure as columns."""
+        return {
+            "load": self.load,
+            "metric": self.metric,
+            "unit": self.unit,
+            "predicted": self.predicted,
+            "served": self.served,
+            "error": self.error,
+            "error_at_first": self.at_first,
+            "noise": self.noise,
+            "bar": self.bar,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One load, predicted and served several times."""
+    """One load, predicted (``at_first`` from the steps before the first load alone) and served several times."""
 
     name: str
     predicted: LoadFigures
+    at_first: LoadFigures
     served: tuple[LoadFigures, ...]
 
     def comparisons(self) -> Iterator[Comparison]:
@@ -104,7 +121,10 @@ class LoadReport:
             repeats = tuple(factor * getattr(each, field) for each in self.served)
             mean, told = sum(repeats) / len(repeats), factor * getattr(self.predicted, field)
             noise = (max(repeats) - min(repeats)) / mean
-            yield Comparison(self.name, metric, unit, told, mean, told / mean - 1.0, noise, repeats, bar)
+            first = factor * getattr(self.at_first, field) / mean - 1.0
+            yield Comparison(
+                self.name, metric, unit, told, mean, told / mean - 1.0, first, noise, repeats, bar
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +162,24 @@ class LiveReport:
             f"{self.device}: {model.n_layers} layers of {model.hidden} served for real, told by {self.clock}",
             *self.fit.describe().split("\n"),
             "",
-            f"{'load':<12} {'figure':<11} {'predicted':>10} {'served':>10}        error  noise    bar  repeats",
+            f"{'load':<11} {'figure':<10} {'predicted':>9} {'served':>8}         error at first noise  bar  repeats",
         ]
         for each in self.comparisons:
+            figures = f"{each.predicted:>9.4g} {each.served:>8.4g} {each.unit:<5}"
+            errors = f"{100 * each.error:>+6.1f} % {100 * each.at_first:>+6.1f} % {100 * each.noise:>4.0f} %"
             repeats = " ".join(f"{value:.4g}" for value in each.repeats)
             lines.append(
-                f"{each.load:<12} {each.metric:<11} {each.predicted:>10.4g} {each.served:>10.4g} {each.unit:<6} "
-                f"{100 * each.error:>+5.1f} % {100 * each.noise:>4.1f} % {100 * each.bar:>4.0f} %  {repeats}"
+                f"{each.load:<11} {each.metric:<10} {figures} {errors} {100 * each.bar:>2.0f} %  {repeats}"
             )
         for load in self.loads:
             lines.append(
                 f"{load.name}: {load.predicted.requests} requests, {load.predicted.steps} steps predicted, "
                 f"{', '.join(str(each.steps) for each in load.served)} served"
             )
-        lines.append(f"noise: largest less smallest of {len(self.loads[0].served)} repeats, over their mean")
+        lines += [
+            "error: predicted from steps of other loads, taken in turns with these; at first: from those before them",
+            f"noise: largest less smallest of {len(self.loads[0].served)} repeats, over their mean",
+        ]
         verdict = "within the bars" if self.within() else "NOT within the bars"
         lines.append(f"{verdict}; {self.seconds:.0f} s in all")
         return "\n".join(lines)
@@ -176,20 +200,14 @@ class LiveReport:
                 "steps": self.fit.steps,
                 "mape": self.fit.mape,
             },
-            "comparisons": [
-                {
-                    "load": each.load,
-                    "metric": each.metric,
-                    "unit": each.unit,
-                    "predicted": each.predicted,
-                    "served": each.served,
-                    "error": each.error,
-                    "noise": each.noise,
-                    "bar": each.bar,
-                    "repeats": list(each.repeats),
-                }
-                for each in self.comparisons
-            ],
+            "comparisons": [{**each.row(), "repeats": list(each.repeats)} for each in self.comparisons],
             "within": self.within(),
             "seconds": self.seconds,
         }
+
+    def to_csv(self) -> str:
+        """Return the figures as CSV, one a row."""
+        rows = [each.row() for each in self.comparisons]
+        return "".join(
+            ",".join(str(cell) for cell in line) + "\n" for line in (rows[0], *(row.values() for row in rows))
+        )

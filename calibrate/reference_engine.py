@@ -124,6 +124,7 @@ class ReferenceEngine:
             )
         self.scheduler, self.allocator, self.model, self.clock = scheduler, allocator, model, clock
         self.running: list[Request] = []
+        self.individuals = self.running  # every running request is looked at in every step
         self.waiting = scheduler.queue()
         self.decoding = DecodeCohort(allocator.block_size)
         self.steps: list[ServedStep] = []
@@ -133,11 +134,6 @@ class ReferenceEngine:
         self._free = list(range(allocator.num_blocks - 1, -1, -1))
 
     # -- what the scheduler sees and does ---------------------------------------------------------------------
-
-    @property
-    def individuals(self) -> list[Request]:
-        """Every running request: this engine looks at each in every step."""
-        return self.running
 
     def dissolve(self) -> None:
         """Do nothing: nobody is in the decode cohort."""

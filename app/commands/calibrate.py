@@ -49,7 +49,7 @@ def design(
     from ...calibrate.machine import machine_of
     from ..render_calibrate import render_plan
 
-    emit(render_plan(choose(machine_of(device), _seconds(budget), seed), form.value))
+    emit(render_plan(choose(machine_of(device), seconds_of(budget), seed), form.value))
 
 
 @calibrate.command(cls=GroupedCommand)
@@ -71,7 +71,7 @@ def measure(
     from ...calibrate.measure import measure as go
 
     say = (lambda line: None) if quiet else _note
-    summary = go(device, _seconds(budget), out, seed=seed, full=full, say=say)
+    summary = go(device, seconds_of(budget), out, seed=seed, full=full, say=say)
     emit(summary.describe() + "\n")
 
 
@@ -282,7 +282,8 @@ def _device(name: str) -> DeviceProfile:
     return load_device(name)
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Return the seconds of a budget as people write it."""
     from ...hwmodels.units import parse_seconds
 
     minutes = re.fullmatch(r"\s*([\d.]+)\s*m\s*", text)  # a budget of 5m is minutes, never metres or millis

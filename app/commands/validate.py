@@ -70,6 +70,15 @@ def validate(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Processes.")] = 1,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve loads for real on the device at hand instead; needs torch.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="With --live: cpu (one thread), cuda:0.")
+    ] = "cpu",
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="With --live: time for all of it: 120s, 5m.")
+    ] = "120s",
     form: Format = Form.table,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -81,6 +90,11 @@ def validate(
 
     membound validate runs.csv --part judge --format json
     """
+    if live:
+        from .live import validate_live
+
+        validate_live(device, budget, max_error, form, quiet)
+        return
     if table is None:
         raise UsageError("validate needs a table of runs, or a load generator's result and --scenario")
     runs, skipped = _load(table, splits, part or [], gpu or [], model or [], limit, scenario, sets or [])
