@@ -37,7 +37,7 @@ def served_point(row: Row, part: str = "", note: str = "") -> ServedRun:
         raise RowError("prefill and decode on different GPUs is not built yet")
     if "speculative" in row.text("notes").lower():
         raise RowError("speculative decoding is not built yet")
-    engine, taken = engine_of(row)
+    engine, taken = engine_of(row, source)
     model = model_of(row.text("model"))
     users = row.count("concurrency", 0)
     if not users:
@@ -55,7 +55,8 @@ def served_point(row: Row, part: str = "", note: str = "") -> ServedRun:
             "parallelism": groups(
                 tp, row.count("pp_size"), row.count("attention_dp_size"), row.count("moe_ep_size")
             ),
-            "quantization": {"weights": weights, "kv_cache": "auto"},
+            "quantization": {"weights": weights, "kv_cache": source.kv_dtype(row, precision)},
+            "scheduler": dict(source.server.get(row.text("engine"), {})),
             "kv_cache": {"enable_prefix_caching": False},
             "workload": load,
         }
@@ -83,7 +84,12 @@ def _load(row: Row, users: int, source: Source) -> tuple[dict[str, Any], float]:
         raise RowError("needs isl of 1 token or more and osl of 2 or more")
     rounds = max(min(ROUNDS, MOST_REQUESTS // users), FEWEST_ROUNDS)
     load: dict[str, Any] = {
-        "arrivals": {"kind": "closed_loop", "concurrency": users},
+        "arrivals": {
+            "kind": "closed_loop",
+            "concurrency": users,
+            "think_time_s": source.jitter_s,
+            "think_time": "exponential" if source.jitter_s else "constant",
+        },
         "requests": users * rounds,
         "input_tokens": _lengths(prompt, source.length_range),
         "output_tokens": _lengths(answer, source.length_range),

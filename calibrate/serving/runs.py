@@ -49,7 +49,8 @@ def served_run(row: Row, table: Path, part: str = "", note: str = "") -> ServedR
     """
     source = source_of(row)
     _refuse(row)
-    engine, taken = engine_of(row)
+    engine, taken = engine_of(row, source)
+    weights = row.text("weight_dtype")
     model = model_of(row.text("model"))
     load, notes, skip_first = _load(row, table, source)
     scenario = scenario_of(
@@ -60,10 +61,13 @@ def served_run(row: Row, table: Path, part: str = "", note: str = "") -> ServedR
             "engine": engine,
             "parallelism": groups(*(row.count(name) for name in ("tp", "pp", "dp", "ep"))),
             "quantization": {
-                "weights": weights_of(row.text("weight_dtype"), model),
-                "kv_cache": row.text("kv_dtype") or "auto",
+                "weights": weights_of(weights, model),
+                "kv_cache": row.text("kv_dtype") or source.kv_dtype(row, weights),
             },
-            "scheduler": _given(row, "max_num_seqs", "max_num_batched_tokens"),
+            "scheduler": {
+                **source.server.get(row.text("engine"), {}),
+                **_given(row, "max_num_seqs", "max_num_batched_tokens"),
+            },
             "kv_cache": {
                 **_given(row, "max_model_len", "block_size"),
                 **_renamed(row, kv_blocks="num_gpu_blocks_override", gpu_mem_util="gpu_memory_utilization"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,10 @@ class Source:
     constant_is : arrival law behind what the table calls constant
     prompt_factor : true prompt lengths over stated ones [-]
     length_range : shortest length over the stated one, uniform between; None: all as stated [-]
+    jitter_s : mean of what a closed loop's users take longer, each for itself, to send the next request [s]
+    unstated : engine -> profile, where a row states no version
+    server : engine -> scheduler settings, where a row states none
+    quantized_kv : engine -> pattern of models whose KV cache is in fp8 where the weights are in 8 or 4 bit
     ignore : columns that do not hold what their name says
     says : what was applied, one line each
     """
@@ -36,14 +41,24 @@ class Source:
     constant_is: str = "constant"
     prompt_factor: float = 1.0
     length_range: float | None = None
+    jitter_s: float = 0.0
+    unstated: Mapping[str, str] = field(default_factory=dict[str, str])
+    server: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    quantized_kv: Mapping[str, str] = field(default_factory=dict[str, str])
     ignore: frozenset[str] = frozenset()
     says: tuple[str, ...] = ()
 
+    def kv_dtype(self, row: Row, weights: str) -> str:
+        """Return the KV cache's dtype for weights in a format, as a scenario names it."""
+        pattern = self.quantized_kv.get(row.text("engine"))
+        narrow = weights.lower().startswith(("fp8", "fp4", "nvfp4", "int4"))
+        return "fp8" if narrow and pattern and re.search(pattern, row.text("model")) else "auto"
+
 
 @cache
-def _read() -> tuple[list[tuple[dict[str, str], Source]], dict[str, str]]:
+def _read() -> list[tuple[dict[str, str], Source]]:
     data = cast("dict[str, Any]", yaml.safe_load(_FILE.read_text(encoding="utf-8")))
-    known = [
+    return [
         (
             cast("dict[str, str]", entry["match"]),
             Source(
@@ -54,24 +69,27 @@ def _read() -> tuple[list[tuple[dict[str, str], Source]], dict[str, str]]:
                 constant_is=entry.get("constant_is", "constant"),
                 prompt_factor=float(entry.get("prompt_factor", 1.0)),
                 length_range=entry.get("length_range"),
+                jitter_s=entry.get("jitter_ms", 0.0) / 1e3,
+                unstated=entry.get("unstated", {}),
+                server=entry.get("server", {}),
+                quantized_kv=entry.get("quantized_kv", {}),
                 ignore=frozenset(entry.get("ignore", ())),
                 says=tuple(entry.get("says", ())),
             ),
         )
         for entry in data["sources"]
     ]
-    return known, cast("dict[str, str]", data["releases"])
 
 
 def source_of(row: Row) -> Source:
     """Return the first source whose patterns a row matches; one that says nothing if there is none."""
-    for patterns, source in _read()[0]:
+    for patterns, source in _read():
         if all(re.search(pattern, row.text(column)) for column, pattern in patterns.items()):
             return source
     return Source()
 
 
-def engine_of(row: Row) -> tuple[str, str]:
+def engine_of(row: Row, source: Source | None = None) -> tuple[str, str]:
     """Return the profile nearest to a row's engine version, and what was taken instead of it ("" if it is the same).
 
     Raises
@@ -88,7 +106,8 @@ def engine_of(row: Row) -> tuple[str, str]:
         raise RowError(f"engine {name!r} has no profile; there are {', '.join(list_engines())}")
     wanted = _version(stated)
     if wanted is None:
-        chosen = _by_date(row.text("measured_date"), [profile.id for profile in found])
+        newest = max(found, key=lambda profile: _version(profile.version) or (0, 0))
+        chosen = (source or Source()).unstated.get(name, newest.id)
         return chosen, f"engine version {stated or 'not stated'}: {chosen} taken"
     nearest = min(found, key=lambda profile: _distance(_version(profile.version), wanted))
     same = _version(nearest.version) == wanted
@@ -109,13 +128,3 @@ def _distance(profile: tuple[int, int] | None, wanted: tuple[int, int]) -> tuple
     major, minor = profile or (0, 0)
     steps = abs(major - wanted[0]) * 1000 + abs(minor - wanted[1])
     return steps, (major, minor) > wanted
-
-
-def _by_date(date: str, profiles: list[str]) -> str:
-    """Return the last profile that was out on a day, the first where none was or the day is not known."""
-    releases = _read()[1]
-    dated = sorted((releases[each], each) for each in profiles if each in releases)
-    if not dated:
-        return profiles[0]
-    out = [each for month, each in dated if date and month <= date[:7]]
-    return out[-1] if out else dated[0][1]

@@ -127,9 +127,11 @@ def test_the_nearest_profile_is_taken_and_said(version: str, profile: str) -> No
     assert bool(said) == (profile[5:] not in version)
 
 
-@pytest.mark.parametrize(("date", "profile"), [("2025-10-29", "vllm-0.12"), ("2026-02-11", "vllm-0.15")])
-def test_without_a_version_the_date_decides(date: str, profile: str) -> None:
-    assert engine_of(Row(POINT | {"engine_version": "", "measured_date": date}, 2))[0] == profile
+def test_without_a_version_the_source_decides_else_the_newest_profile_is_taken() -> None:
+    assert point(engine_version="").scenario.engine == "vllm-0.15"
+    chosen, said = engine_of(Row(RUN | {"engine_version": ""}, 2))
+    assert chosen == "vllm-0.32"
+    assert "not stated" in said
 
 
 def test_weights_are_the_checkpoint_s_own_where_the_row_says_the_same() -> None:
