@@ -250,7 +250,16 @@ def _decode(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
     return predict_decode_us(chip_of(device), lane.params, table, warm=_is_warm(lane))
 
 
+def prefill_family(table: KernelTable) -> Column:
+    """Return ``decode_attention`` for prompts of one token that a decode kernel took, else ``prefill_attention``."""
+    decode = {source for source in set(table["kernel_source"].tolist()) if "decode" in source}
+    taken = [source in decode for source in table["kernel_source"]]
+    return np.where(taken, "decode_attention", "prefill_attention").astype(object)
+
+
 def _prefill(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
+    if lane.family == "decode_attention":
+        return _decode(device, lane, table)
     params = {"eb": device.lane("gemm", lane.lane.partition("_")[0]).params["eb"], **lane.params}
     return predict_prefill_us(chip_of(device), params, table)
 
@@ -299,7 +308,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         lambda table: {**_axes(batch="batch", heads="n_heads")(table), "context": seen_keys(table)},
     ),
     "attn_prefill": Operation(
-        _always("prefill_attention"),
+        prefill_family,
         attention_lanes,
         _prefill,
         lambda table, chip: prefill_regimes(table),

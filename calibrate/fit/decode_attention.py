@@ -28,7 +28,7 @@ _LEAST_GROWTH: Final = 0.1
 """Of errors with the distance from the fitted contexts, whatever four times the context shows [per unit of ln]."""
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "eb": (0.05, 1.05), "q": (1.0, 12.0), "occ": (0.1, 8.0), "wq": (0.01, 1.0),
-    "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.5),
+    "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.2),
     "tb_us": (0.005, 20.0), "ts_us": (0.05, 50.0), "tcta_us": (0.05, 50.0), "cr": (0.02, 20.0), "l2q": (1.0, 20.0),
     "tq_us": (0.01, 20.0), "tg_us": (0.01, 20.0),
 }  # fmt: skip
