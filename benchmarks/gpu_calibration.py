@@ -1,8 +1,8 @@
 """Calibrate the device at hand, judge the fit on points it did not see, and check how a copy and a kernel share memory.
 
 One table: per lane the points fitted and held out, errors of both, and how many held-out points lie inside their
-90 % interval; then the overlap of a copy with a kernel that reads memory, measured and as the simulator shares it. Given
-a third number, a small real model then serves two loads live for so many seconds, beside their prediction.
+90 % interval; then the overlap of a copy with a kernel that reads memory, measured and as the simulator shares it. With
+a fourth argument a small real model serves two loads live for so many seconds, beside their prediction.
 """
 
 from __future__ import annotations

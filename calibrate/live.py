@@ -126,7 +126,7 @@ class _Live:
         setup = sized(SETUPS[self.kind], device, engine)
         files = write_files(self.folder, setup, device, engine)
         decoder = self._decoder(setup)
-        steps, stretch = self._fit_round(setup, files, decoder, 0)
+        steps, stretch = self._fit_turn(setup, files, decoder, 0, 1)
         write_files(self.folder, setup, device, fit_steps(steps, device, engine, setup.model).engine)
         loads = self._loads(setup, files, self._load_seconds(repeats, stretch))
         first = {load.name: predicted(load) for load in loads}
@@ -134,8 +134,9 @@ class _Live:
         for i in range(repeats):
             for load in loads:
                 self.say(f"serving {load.name}, {i + 1} of {repeats}")
+                turn = len(loads) * i + loads.index(load) + 1
                 served[load.name].append(self._serve(load, decoder)[0])
-            steps += self._fit_round(setup, files, decoder, i + 1)[0]
+                steps += self._fit_turn(setup, files, decoder, turn, len(loads))[0]
         fit = fit_steps(steps, device, engine, setup.model)
         write_files(self.folder, setup, device, fit.engine)
         return LiveReport(
@@ -157,7 +158,11 @@ class _Live:
         """
         rounds_s = repeats * self.round_wall_s
         busy = repeats * (1.0 + LOAD * POISSON_LENGTH)
-        return max(_SLACK * (self.left_s - rounds_s), 0.0) / busy / stretch
+        each_s = max(_SLACK * (self.left_s - rounds_s), 0.0) / busy / stretch
+        self.say(
+            f"{self.left_s:.0f} s left, {rounds_s:.0f} s of it for steps of other loads; loads of {each_s:.1f} s"
+        )
+        return each_s
 
     def _calibrated(self) -> tuple[DeviceProfile, KernelTable]:
         """Time the kernels that the engine runs; return the device with their lanes, and what they were fitted to."""
@@ -201,22 +206,24 @@ class _Live:
             decoder.step([Scheduled([1], i, blocks[i : i + 1] or [0]) for i in range(count)][:count])
         return decoder
 
-    def _fit_round(
-        self, setup: LiveSetup, files: LiveFiles, decoder: Decoder, number: int
+    def _fit_turn(
+        self, setup: LiveSetup, files: LiveFiles, decoder: Decoder, number: int, parts: int
     ) -> tuple[list[ServedStep], float]:
-        """Serve the loads that steps are fitted to, each as short as it can be; return steps, and wall over clock."""
+        """Serve every ``parts``-th load that steps are fitted to, as short as can be; return steps, wall over clock."""
         kinds = [(users, setup.decoding) for users in setup.decoding_users]
         kinds += [(users, setup.prefilling) for users in setup.prefilling_users]
         steps: list[ServedStep] = []
         wall, told = time.perf_counter(), 0.0
-        for i, (users, lengths) in enumerate(kinds):
+        for i, (users, lengths) in enumerate(kinds[number % parts :: parts]):
             closed, seed = {"kind": "closed_loop", "concurrency": users}, self.seed + 1000 + 100 * number + i
             load = scenario_of(setup, files, "fit", closed, users + FIT_TURNS, seed, lengths)
             found, made = self._serve(load, decoder)
             steps += made
             told += found.duration_s
-        self.round_wall_s = time.perf_counter() - wall
-        return steps, max(self.round_wall_s / told, 1.0)
+        taken = time.perf_counter() - wall
+        self.round_wall_s = taken * parts
+        self.say(f"{len(steps)} steps of other loads: {told:.1f} s by the clock, {taken:.1f} s of wall time")
+        return steps, max(taken / told, 1.0)
 
     def _loads(self, setup: LiveSetup, files: LiveFiles, each_s: float) -> list[Scenario]:
         """Return the judged loads, each of about ``each_s`` seconds."""
