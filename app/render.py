@@ -26,7 +26,7 @@ SHARE_WORDS: Mapping[str, str] = {
 LEVELS: Mapping[str, str] = {
     "measured": "measured on this device",
     "bridged": "measured on this device in other software, carried over by ratio",
-    "prior": "starting values for this device from public kernel tables, not calibrated yet",
+    "prior": "starting values for this device, not calibrated",
     "transferred_same_arch": "taken over from a device of the same architecture",
     "transferred_cross_arch": "taken over from a device of another architecture",
 }
@@ -250,13 +250,25 @@ def _prediction(summary: Summary) -> str:
     level: str | None = confidence["level"]
     told = LEVELS.get(level or "")
     origin = f"{level}: {told}" if told else f"parameters {level or 'of unstated origin'}"
+    if level and (less := _less_known(level, confidence.get("lanes", {}))):
+        origin = less
     if not confidence["interval"]:
-        return f"{origin}; no interval yet"
+        return f"{origin}; --draws 32 adds intervals"
     quoted = summary["verdict"].get("stability") in ("steady", None)
     shown = [(label, metric) for label, metric in INTERVALS if quoted or not metric.endswith(".mean")]
     spreads = [(label, _half_width(summary, metric)) for label, metric in shown]
     spans = [f"{label} ± {spread}".replace(" ", NARROW) for label, spread in spreads if spread]
     return f"{origin}; {', '.join(spans)} (90{NARROW}%, {confidence['draws']}{NARROW}draws)"
+
+
+def _less_known(level: str, lanes: Mapping[str, str]) -> str:
+    """Say which kernels alone are known so little; nothing where all are."""
+    least = [family.replace("_", " ") for family, known in lanes.items() if known == level]
+    rest = {known for known in lanes.values() if known != level}
+    if not rest:
+        return ""
+    best = min(rest, key=list(LEVELS).index)
+    return f"{LEVELS[best]}; {', '.join(least)}: {LEVELS.get(level, level)}"
 
 
 def _half_width(summary: Summary, metric: str) -> str | None:

@@ -63,6 +63,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "confidence": {
             "level": record.provenance.get("level", Unknown("the fitted lanes state no level")),
             "interval": _interval(record),
+            **({"lanes": record.provenance["lanes"]} if "lanes" in record.provenance else {}),
             **({"draws": record.draws} if record.draws else {}),
         },
         "simulation": metrics.simulation(record),

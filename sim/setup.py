@@ -43,8 +43,10 @@ def provenance_of(resolved: ResolvedScenario, families: Iterable[str] = FAMILIES
     Parameters
     ----------
     resolved : the resolved scenario
-    families : kernel families that the step model took; the least known of them is the run's ``level``
+    families : kernel families that the step model took: ``lanes`` says how well each is known, and the least known
+        is the run's ``level``
     """
+    lanes = {family: resolved.device.lane(family, resolved.engine.lane).level for family in sorted(families)}
     return {
         "version": _version(),
         "device": resolved.device.id,
@@ -52,7 +54,8 @@ def provenance_of(resolved: ResolvedScenario, families: Iterable[str] = FAMILIES
         "model": resolved.model.id,
         "engine": resolved.engine.id,
         "seed": resolved.scenario.simulation.seed,
-        "level": level_of(resolved.device, resolved.engine.lane, families),
+        "level": max(lanes.values(), key=LEVELS.index),
+        "lanes": lanes,
         **_load(resolved),
     }
 

@@ -34,8 +34,7 @@ KV pool        peak 74.0 %   prefix hits 40.0 %
 answer         memory-bound: 61 % of busy time goes to reading weights from HBM (68 % to HBM in all); the
                batch is limited by arrivals (mean 1.3 of 256 sequences); GPU idle 10 % of the time; 1 of 31
                requests rejected; next lever: HBM bandwidth (10 % more saves 6.0 % of busy time)
-prediction     prior: starting values for this device from public kernel tables, not calibrated yet; no
-               interval yet
+prediction     prior: starting values for this device, not calibrated; --draws 32 adds intervals
 note           3 arrivals were not sorted
 """
 

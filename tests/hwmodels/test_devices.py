@@ -116,7 +116,8 @@ def test_calibrated_devices_have_a_fitted_lane_of_every_engine_with_its_spread(d
     lane = load_device(device).lane(family, software)
     assert (lane.lane, lane.level, lane.device) == (software, "measured", device)
     assert "ai-dynamo/aiconfigurator@095f58a5" in lane.source
-    assert lane.residual and all(0.0 < sd < 1.0 for sd in lane.residual.values())
+    assert lane.residual
+    assert all(0.0 < sd < 1.0 for sd in lane.residual.values())
     assert lane.hull
     assert lane.correlation is not None
     assert len(lane.correlation) == len(lane.params)

@@ -51,7 +51,9 @@ def mape(predicted_s: Array, measured_us: Array) -> float:
     return 100.0 * float(np.mean(np.abs(predicted_s * 1e6 / measured_us - 1.0)))
 
 
-@pytest.mark.parametrize(("gpu", "bar"), [("h100_sxm", 6.5), ("a100_sxm", 9.0), ("b200_sxm", 8.0), ("l40s", 13.0)])
+@pytest.mark.parametrize(
+    ("gpu", "bar"), [("h100_sxm", 6.5), ("a100_sxm", 9.0), ("b200_sxm", 8.0), ("l40s", 13.0)]
+)
 def test_bf16_gemm(gpu: str, bar: float) -> None:
     device = load_device(DEVICE[gpu])
     m, n, k, measured = numbers(
@@ -80,7 +82,9 @@ def attention_rows(gpu: str, op: str) -> tuple[list[tuple[int, ...]], Array]:
     return list(rows), read["latency_us"][kept].astype(float)
 
 
-@pytest.mark.parametrize(("gpu", "bar"), [("h100_sxm", 6.5), ("a100_sxm", 6.5), ("b200_sxm", 7.5), ("l40s", 6.0)])
+@pytest.mark.parametrize(
+    ("gpu", "bar"), [("h100_sxm", 6.5), ("a100_sxm", 6.5), ("b200_sxm", 7.5), ("l40s", 6.0)]
+)
 def test_decode_attention(gpu: str, bar: float) -> None:
     device = load_device(DEVICE[gpu])
     chip, lane = chip_of(device), DecodeParams.from_lane(device.lane("decode_attention"))
@@ -94,7 +98,9 @@ def test_decode_attention(gpu: str, bar: float) -> None:
     assert mape(np.array(predicted), measured) < bar
 
 
-@pytest.mark.parametrize(("gpu", "bar"), [("h100_sxm", 7.5), ("a100_sxm", 13.5), ("b200_sxm", 9.5), ("l40s", 17.0)])
+@pytest.mark.parametrize(
+    ("gpu", "bar"), [("h100_sxm", 7.5), ("a100_sxm", 13.5), ("b200_sxm", 9.5), ("l40s", 17.0)]
+)
 def test_prefill_attention(gpu: str, bar: float) -> None:
     device = load_device(DEVICE[gpu])
     chip = chip_of(device)
