@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +25,7 @@ from ...sim.workload.workload import ClosedLoopLoad, Workload
 from .run import ServedRun, Skipped
 
 Seconds = NDArray[np.float64]
+Server = Callable[[ResolvedScenario], ResolvedScenario]
 _NAMES = ("ttft", "tpot", "e2e")
 
 
@@ -54,19 +55,21 @@ class Played:
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
 
-def play(run: ServedRun, draws: int = 0) -> Played:
+def play(run: ServedRun, draws: int = 0, server: Server | None = None) -> Played:
     """Simulate a run.
 
     Parameters
     ----------
     run : the run
     draws : how many draws of what is not known of the hardware make its interval; 0: none
+    server : puts another device or engine in the place of the scenario's
 
     Raises
     ------
     MemboundError : it cannot be simulated, in one line
     """
     resolved = resolve(run.scenario)
+    resolved = server(resolved) if server else resolved
     load = resolved.workload
     assert load is not None
     if run.intended and run.concurrency:
@@ -91,7 +94,7 @@ def play(run: ServedRun, draws: int = 0) -> Played:
 
 
 def play_all(
-    runs: Sequence[ServedRun], *, jobs: int = 1, draws: int = 0
+    runs: Sequence[ServedRun], *, jobs: int = 1, draws: int = 0, server: Server | None = None
 ) -> Iterator[tuple[ServedRun, Played | Skipped]]:
     """Yield every run with what came of it, in order; runs of the same load and server are played once.
 
@@ -99,18 +102,18 @@ def play_all(
     ----------
     runs : the runs
     jobs : processes
-    draws : as in ``play``
+    draws, server : as in ``play``
     """
     first: dict[str, int] = {}
     same = [first.setdefault(_key(run), at) for at, run in enumerate(runs)]
     distinct = [runs[at] for at in dict.fromkeys(same)]
     if jobs == 1:
-        outcomes: Any = (_attempt(run, draws) for run in distinct)
+        outcomes: Any = (_attempt(run, draws, server) for run in distinct)
     else:
         import joblib  # pyright: ignore[reportMissingTypeStubs]
 
         library = cast("Any", joblib)
-        tasks = (library.delayed(_attempt)(run, draws) for run in distinct)
+        tasks = (library.delayed(_attempt)(run, draws, server) for run in distinct)
         outcomes = library.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(tasks)
     known: dict[int, Played | str] = {}
     for run, at in zip(runs, same, strict=True):
@@ -120,10 +123,10 @@ def play_all(
         yield run, Skipped(run.label, outcome) if isinstance(outcome, str) else outcome
 
 
-def _attempt(run: ServedRun, draws: int) -> Played | str:
+def _attempt(run: ServedRun, draws: int, server: Server | None) -> Played | str:
     """Play a run, or say in one line why it cannot be; no row of a table may end the others' validation."""
     try:
-        return play(run, draws)
+        return play(run, draws, server)
     except MemboundError as error:
         return " ".join(str(error).split())
     except Exception as error:

@@ -209,7 +209,7 @@ def test_equal_runs_are_played_once_and_the_order_is_kept(monkeypatch: pytest.Mo
 
     asked: list[str] = []
 
-    def attempt(each: ServedRun, draws: int) -> str:
+    def attempt(each: ServedRun, *_: object) -> str:
         asked.append(each.label.run_id)
         return "no"
 
