@@ -10,29 +10,23 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..hwmodels.device import DeviceProfile
 from ..kernels.errors import require_torch
-from ..kernels.results import DeviceFacts, Measured, Overlap
 from ..kernels.scheduled import Scheduled
-from ..kernels.shape import KernelShape
 from ..sim.run import make_allocator, make_scheduler, simulate, size_pool
 from ..sim.scenario import Scenario
 from ..sim.scenario.resolve import resolve
-from .device import device_of
-from .fitting import fit_table, with_fits
+from .livekernels import timed_device
 from .liveloads import BLOCK, SETUPS, LiveFiles, LiveSetup, scenario_of, sized, write_files
 from .livereport import LiveReport, LoadFigures, LoadReport, figures_of
 from .livesteps import fit_steps, live_engine
-from .machine import Lane
-from .measure import measure, read_run
-from .reference_engine import RealClock, ReferenceEngine, ServedStep
-from .table import KernelTable
+from .realclock import RealClock
+from .reference_engine import ReferenceEngine, ServedStep
 
 if TYPE_CHECKING:
     from ..kernels.backend import TorchBackend
@@ -47,14 +41,9 @@ LOAD: Final = 0.5
 POISSON_LENGTH: Final = 1.5
 """The Poisson load lasts so many times as long as the closed loop: it has fewer requests to average over."""
 _FEWEST_REQUESTS: Final = 24
-_SLACK: Final = 0.93
+_SLACK: Final = 0.88
 _WARM_SIZES: Final = 48
 """Steps of so many sizes are run before any is timed: libraries prepare a kernel when they first see its shape."""
-_OPERATIONS: Final = (
-    "gemm", "attn_decode", "attn_prefill", "rmsnorm", "rotary", "swiglu", "embedding", "sample_greedy", "copy_d2d",
-)  # fmt: skip
-_NOT_SERVED: Final = ("torch_naive",)
-_DTYPES: Final = ("bfloat16", "float32", "uint8")
 
 
 def run_live(
@@ -121,7 +110,9 @@ class _Live:
 
     def go(self, repeats: int) -> LiveReport:
         """Do all of it."""
-        device, timed = self._calibrated()
+        device, timed = timed_device(
+            self.backend, KERNELS_SHARE * self.budget_s, self.folder / "kernels", self.seed, self.say
+        )
         engine = live_engine(device, timed)
         setup = sized(SETUPS[self.kind], device, engine)
         files = write_files(self.folder, setup, device, engine)
@@ -164,29 +155,6 @@ class _Live:
         )
         return each_s
 
-    def _calibrated(self) -> tuple[DeviceProfile, KernelTable]:
-        """Time the kernels that the engine runs; return the device with their lanes, and what they were fitted to."""
-        out = self.folder / "kernels"
-        measure(
-            str(self.backend.device),
-            KERNELS_SHARE * self.budget_s,
-            out,
-            seed=self.seed,
-            say=self.say,
-            backend=_ServedKernels(self.backend),
-        )
-        run = read_run(out)
-        device = device_of(run.environment)
-        fits = fit_table(
-            run.fit,
-            device,
-            run_id="live",
-            source="timings of this machine",
-            frozen=False,
-            environment=dict(run.environment),
-        )
-        return with_fits(device, fits), run.fit
-
     def _decoder(self, setup: LiveSetup) -> Decoder:
         """Return the model, having run steps of many sizes."""
         from ..kernels.decoder import Decoder
@@ -203,7 +171,8 @@ class _Live:
         for size in sizes:
             decoder.step([Scheduled([1] * size, 0, blocks)])
         for count in range(1, setup.max_num_seqs + 1):
-            decoder.step([Scheduled([1], i, blocks[i : i + 1] or [0]) for i in range(count)][:count])
+            for before in (0, setup.max_model_len - 1):
+                decoder.step([Scheduled([1], before, blocks)] * count)
         return decoder
 
     def _fit_turn(
@@ -272,42 +241,3 @@ def predicted(load: Scenario) -> LoadFigures:
         record.requests[name] for name in ("arrival_ns", "first_token_ns", "last_token_ns", "output_tokens")
     )
     return figures_of(*columns, steps=record.counts["steps"])
-
-
-class _ServedKernels:
-    """A device of which only the kernels are timed that the reference engine runs."""
-
-    def __init__(self, backend: TorchBackend) -> None:
-        self._backend = backend
-
-    def facts(self) -> DeviceFacts:
-        return self._backend.facts()
-
-    def lanes(self) -> tuple[list[Lane], dict[str, str]]:
-        able, skipped = self._backend.lanes()
-        served = [
-            lane for lane in able
-            if lane[0] in _OPERATIONS and lane[1] not in _NOT_SERVED and lane[2] in _DTYPES
-        ]  # fmt: skip
-        decodes = [lane for lane in served if lane[0] == "attn_decode"]
-        if any(lane[1] == "triton_paged" for lane in decodes):
-            served = [lane for lane in served if lane[:2] != ("attn_decode", "torch_paged")]
-        return served, skipped
-
-    def environment(self) -> dict[str, object]:
-        return self._backend.environment()
-
-    def state(self) -> dict[str, float]:
-        return self._backend.state()
-
-    def measure(self, shape: KernelShape, budget_s: float) -> Measured:
-        return self._backend.measure(shape, budget_s)
-
-    def measure_together(self, shapes: Sequence[KernelShape], budget_s: float) -> list[Measured]:
-        return self._backend.measure_together(shapes, budget_s)
-
-    def overlap(self) -> Overlap:
-        return self._backend.overlap()
-
-    def close(self) -> None:
-        """Do nothing: the device goes on to serve."""

@@ -25,6 +25,8 @@ BLOCK: Final = 16
 LONGEST_STEP_S: Final = 0.05
 """The model gets as many layers as a step of the whole token budget takes no longer with [s]."""
 _MOST_LAYERS: Final = 16
+_MOST_MEMORY: Final = 0.35
+"""Weights take at most this share of the device's memory: drawing them takes as much again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +105,19 @@ SETUPS: Final = {
         prefilling_users=(1, 4),
     ),
     "cuda": LiveSetup(
-        config=_config(2048, 16, 8, 5632, 32000),
+        config=_config(8192, 64, 8, 28672, 32000),
         max_num_seqs=64,
         max_num_batched_tokens=512,
         max_model_len=2048,
         judged=Lengths((128, 900), (48, 192)),
         concurrency=32,
-        decoding=Lengths((16, 600), (200, 400)),
+        decoding=Lengths((16, 600), (60, 120)),
         decoding_users=(1, 4, 12, 24, 40, 64),
         prefilling=Lengths((400, 1500), (4, 40)),
         prefilling_users=(4, 20),
     ),
 }
-"""By kind of device; layers are added until a full step takes ``LONGEST_STEP_S``."""
+"""By kind of device. Layers are added as ``sized`` says; on a GPU they are wide, so that kernels outlast launches."""
 
 
 def sized(setup: LiveSetup, device: DeviceProfile, engine: EngineProfile) -> LiveSetup:

@@ -26,8 +26,9 @@ from .table import KernelTable
 
 Array = NDArray[np.float64]
 LANE = "torch"
-EFFICIENCIES = tuple(round(0.6 + 0.02 * i, 2) for i in range(61))
-"""Compute rates to scan, over the lane's: 0.6 to 1.8 [-]."""
+COARSE = tuple(round(0.6 + 0.1 * i, 2) for i in range(13))
+FINE = tuple(round(-0.08 + 0.02 * i, 2) for i in range(9))
+"""Compute rates to scan, over the lane's, and then around the best of them [-]."""
 FEWEST_STEPS = 40
 _BASE = "vllm-0.24"
 _STREAMS = ("rmsnorm", "rotary", "swiglu", "embedding")
@@ -134,15 +135,15 @@ def fit_steps(
     taken = np.array([step.seconds for step in steps])
     rows = np.array([len(step.tokens) for step in steps], dtype=np.float64)
     alone = step_seconds(steps, device, engine, model)
-    best: tuple[float, float, Array] | None = None
-    for efficiency in EFFICIENCIES:
+
+    def tried(efficiency: float) -> tuple[float, float, Array]:
         kernels = step_seconds(steps, device, _at(engine, efficiency), model)
         host = _host_times(taken, kernels, rows, alone)
-        loss = _loss(taken, kernels + host[0] + host[1] * rows, alone)
-        if best is None or loss < best[0]:
-            best = loss, efficiency, host
-    assert best is not None
-    _, efficiency, host = best
+        return _loss(taken, kernels + host[0] + host[1] * rows, alone), efficiency, host
+
+    best = min(map(tried, COARSE), key=_first)
+    around = [round(best[1] + step, 2) for step in FINE if step]
+    _, efficiency, host = min([best, *map(tried, around)], key=_first)
     found = {
         "host_exposed_s": float(host[0]),
         "host_per_seq_s": float(host[1]),
@@ -177,6 +178,10 @@ def step_seconds(
         ],
         dtype=np.float64,
     )
+
+
+def _first(found: tuple[float, float, Array]) -> float:
+    return found[0]
 
 
 def _at(engine: EngineProfile, efficiency: float) -> EngineProfile:

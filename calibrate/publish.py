@@ -183,7 +183,7 @@ def lane_lines(lane: str, new: FittedLane) -> list[str]:
         f"    {lane}:",
         f"      level: {new.level}",
         f'      source: "{new.source}"',
-        f"      run: {new.run}",
+        *([] if new.run is None else [f"      run: {new.run}"]),
         "      parameters:",
         *(
             f"        {name}: {{value: {each.value:g}, stderr: {each.stderr:g}}}"

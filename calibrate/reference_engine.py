@@ -6,7 +6,6 @@ one does: the same objects decide which tokens a step computes, and a clock says
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -18,6 +17,7 @@ from ..kernels.scheduled import Scheduled
 from ..sim.decoding import DecodeCohort
 from ..sim.request import Request, Status
 from .errors import CalibrationError
+from .realclock import Clock
 
 if TYPE_CHECKING:
     from ..sim.kvcache.base import KVAllocator
@@ -31,38 +31,6 @@ class Model(Protocol):
     def step(self, batch: Sequence[Scheduled]) -> list[int]:
         """Compute every sequence's tokens and return a next token for each, once they are known."""
         ...
-
-
-class Clock(Protocol):
-    """Time that a run is told by, from 0 on."""
-
-    def now_ns(self) -> int:
-        """Return the time [ns]."""
-        ...
-
-    def advance_to(self, time_ns: int) -> None:
-        """Let time pass in which nothing is computed, until ``time_ns`` [ns]."""
-        ...
-
-
-class RealClock:
-    """Time that the process computed, or wall time; idle time is skipped, not waited for.
-
-    Parameters
-    ----------
-    cpu : count the time of all threads of this process on the processors, which a neighbour's work is not in;
-        else wall time
-    """
-
-    def __init__(self, *, cpu: bool) -> None:
-        self._read = time.process_time_ns if cpu else time.perf_counter_ns
-        self._zero = self._read()
-
-    def now_ns(self) -> int:
-        return self._read() - self._zero
-
-    def advance_to(self, time_ns: int) -> None:
-        self._zero -= max(time_ns - self.now_ns(), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +74,8 @@ class ReferenceEngine:
     Attributes
     ----------
     steps : all steps so far
+    sequences : prompt and answer of every request that has ended, by index; of one load after another the latest
+        [token ids]
     """
 
     def __init__(
@@ -128,6 +98,7 @@ class ReferenceEngine:
         self.waiting = scheduler.queue()
         self.decoding = DecodeCohort(allocator.block_size)
         self.steps: list[ServedStep] = []
+        self.sequences: dict[int, list[int]] = {}
         self._vocab, self._rng = vocab, np.random.default_rng(seed)
         self._ids: dict[Request, list[int]] = {}
         self._blocks: dict[Request, list[int]] = {}
@@ -185,8 +156,8 @@ class ReferenceEngine:
                 self.clock.advance_to(started + due)
                 self._now = max(self.clock.now_ns(), started + due)
                 continue
-            for request in self._step():
-                arrivals.answered(request, self._now - started)
+            for _ in range(self._step()):
+                arrivals.answered(self._now - started)
         for request in served:
             request.first_scheduled_ns -= started
             request.first_token_ns -= started
@@ -203,8 +174,8 @@ class ReferenceEngine:
         self._ids[request] = self._rng.integers(0, self._vocab, request.input_tokens).tolist()
         self.waiting.push(request)
 
-    def _step(self) -> list[Request]:
-        """Compose and compute one step; return the requests that it ended."""
+    def _step(self) -> int:
+        """Compose and compute one step; return how many requests it ended."""
         start = self._now
         batch = self.scheduler.schedule(self, self.allocator)
         if not batch.tokens:
@@ -221,26 +192,27 @@ class ReferenceEngine:
         chosen = self.model.step(sequences)
         self._now = self.clock.now_ns()
         self.steps.append(_served(start, self._now, batch.tokens, sequences, used))
-        return [
-            request
+        known = [
+            (request, token)
             for request, token in zip(batch.tokens, chosen, strict=True)
-            if request.num_computed_tokens == request.num_tokens and self._deliver(request, token)
+            if request.num_computed_tokens == request.num_tokens
         ]
+        return sum(self._deliver(request, token) for request, token in known)
 
     def _deliver(self, request: Request, token: int) -> bool:
         """Hand out a token; tell whether it was the request's last."""
         if request.first_token_ns < 0:
             request.first_token_ns = self._now
         request.num_output_tokens += 1
+        self._ids[request].append(token)
         if request.num_output_tokens < request.output_tokens:
-            self._ids[request].append(token)
             return False
         request.last_token_ns = self._now
         request.status = Status.COMPLETED
         self.running.remove(request)
         self.allocator.free(request, request.num_tokens_needed)
         self._free += reversed(self._blocks.pop(request))
-        del self._ids[request]
+        self.sequences[request.index] = self._ids.pop(request)
         return True
 
     @property
@@ -283,7 +255,7 @@ class _Arrivals:
                 self._draw()
             yield request
 
-    def answered(self, request: Request, now_ns: int) -> None:
+    def answered(self, now_ns: int) -> None:
         """Learn that a request has been answered: in a closed loop its user sends the next one."""
         if self._closed_loop is not None:
             self._draw(now_ns)

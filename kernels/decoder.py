@@ -16,19 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, rms_norm
 
-from ..hwmodels.spec import Attention, DenseFFN, LayerGroup, ModelSpec
+from ..hwmodels.spec import Attention, DenseFFN, ModelSpec
 from . import decode_attention, sampling
 from .call import torch_dtype
 from .decode_attention import BLOCK, Paged
+from .decoderparts import parts_of
 from .devices import resolve
-from .errors import KernelError
 from .prefill_attention import fused
 from .scheduled import Scheduled
 from .source import Source
 from .streaming import EPS, rotate, rotations, swiglu
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
-"""Families that are built: dense, grouped-query attention, norms before each part."""
 Sampler = Literal["greedy", "top_p_top_k"]
 
 
@@ -124,7 +122,7 @@ class Decoder:
         sampler: Sampler = "greedy",
         seed: int = 0,
     ) -> None:
-        groups = [_parts(model, group) for group in model.layers]
+        groups = [parts_of(model, group) for group in model.layers]
         self.model, self.sampler = model, sampler
         self.device, self.dtype = resolve(device), torch_dtype(model.dtype)
         self._source = Source(self.device, seed)
@@ -287,29 +285,3 @@ def _by_triton(layer: Layer, q: Tensor, table: Tensor, lengths: Tensor, longest:
 
     batch = Paged(q, layer.k_cache, layer.v_cache, table, lengths, longest)
     return paged_decode(batch, Workspace.of(batch))
-
-
-def _parts(model: ModelSpec, group: LayerGroup) -> tuple[Attention, DenseFFN, bool]:
-    """Return mixer and feed-forward part of a group, and whether each head's queries and keys are normed.
-
-    Raises
-    ------
-    KernelError : not a model that is built
-    """
-    mixer, ffn = group.mixer, group.ffn
-    plain = (
-        model.architecture in ARCHITECTURES
-        and model.quantization is None
-        and not model.linears
-        and isinstance(mixer, Attention)
-        and isinstance(ffn, DenseFFN)
-        and ffn.gated
-        and not (mixer.window or mixer.sinks or mixer.kv_shared)
-        and mixer.head_dim == mixer.v_head_dim == model.rotary_dim
-    )
-    if not plain or not isinstance(mixer, Attention) or not isinstance(ffn, DenseFFN):
-        raise KernelError(
-            f"{model.id} ({model.architecture}) is not built as a decoder; allowed: dense models in 16 or 32 bit of "
-            f"{', '.join(ARCHITECTURES)}, full attention"
-        )
-    return mixer, ffn, group.norm_params >= 2 * (model.hidden + mixer.head_dim)

@@ -89,10 +89,16 @@ def validate(
     requests, or is skipped with the reason:
 
     membound validate runs.csv --part judge --format json
+
+    With --live, a small real model serves two loads here, beside their prediction:
+
+    membound validate --live --device cpu --budget 120s
     """
     if live:
         from .live import validate_live
 
+        if table is not None:
+            raise UsageError("--live serves loads of its own; leave the table out")
         validate_live(device, budget, max_error, form, quiet)
         return
     if table is None:

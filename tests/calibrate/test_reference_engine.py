@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.calibrate.errors import CalibrationError
-from membound.calibrate.reference_engine import RealClock, ReferenceEngine
+from membound.calibrate.realclock import RealClock
+from membound.calibrate.reference_engine import ReferenceEngine
 from membound.kernels.scheduled import Scheduled
 from membound.sim.clock import Clock
 from membound.sim.engine import Engine
