@@ -107,6 +107,10 @@ class Decoder:
     ------
     KernelError : no such device here, or a model that is not built
 
+    Attributes
+    ----------
+    takes_lengths : whether one kernel takes all decodes, whatever their lengths (Triton's, on a GPU in 16 bit)
+
     Notes
     -----
     Approximation: the base of the rotary positions is 10,000 whatever the config says; it moves no time.
@@ -128,7 +132,7 @@ class Decoder:
         self._source = Source(self.device, seed)
         first = groups[0][0]
         self.heads, self.kv_heads, self.width = first.n_heads, first.n_kv_heads, first.head_dim
-        self._by_triton = decode_attention.TRITON.missing(self.device, model.dtype) is None
+        self.takes_lengths = decode_attention.TRITON.missing(self.device, model.dtype) is None
         with torch.inference_mode():
             self.embedding = self._source.numbers((model.vocab, model.hidden), self.dtype)
             order = model.order or tuple(
@@ -184,7 +188,7 @@ class Decoder:
             new = len(each.tokens)
             if new > 1:
                 chunks.append((len(ids), new, each.after, self._table(each) if each.before else None))
-            elif not self._by_triton:
+            elif not self.takes_lengths:
                 decodes.append((self._table(each), each.after))
             ids += each.tokens
             positions += range(each.before, each.after)
@@ -209,7 +213,7 @@ class Decoder:
 
     def _together(self, decodes: Sequence[Scheduled]) -> tuple[Tensor, Tensor, int] | None:
         """Return table, lengths and the longest of all decodes, for the kernel that takes them at once."""
-        if not decodes or not self._by_triton:
+        if not decodes or not self.takes_lengths:
             return None
         lengths = [each.after for each in decodes]
         width = -(-max(lengths) // BLOCK)

@@ -129,6 +129,20 @@ def test_greedy_answers_do_not_depend_on_who_else_is_in_the_batch() -> None:
             ids.append(token)
 
 
+def test_one_kernel_for_all_decodes_scores_as_one_kernel_for_each() -> None:
+    together, each = made("llama"), made("llama")
+    together.takes_lengths = True
+    sizes, tables = (35, 5, 18), ([1, 9, 4], [2, 8, 6], [3, 5, 7])
+    ids = prompts(*sizes)
+    found = []
+    for decoder in (together, each):
+        with torch.inference_mode():
+            decoder.scores([Scheduled(p[:-1], 0, t) for p, t in zip(ids[:2], tables[:2], strict=True)])
+            batch = [Scheduled(p[-1:], len(p) - 1, t) for p, t in zip(ids[:2], tables[:2], strict=True)]
+            found.append(decoder.scores([*batch, Scheduled(ids[2], 0, tables[2])]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
 def test_sampled_tokens_are_among_the_likeliest() -> None:
     decoder = made("llama", "bfloat16")
     decoder.sampler = "top_p_top_k"
