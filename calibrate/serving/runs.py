@@ -73,7 +73,7 @@ def served_run(row: Row, table: Path, part: str = "", note: str = "") -> ServedR
                 **_renamed(row, kv_blocks="num_gpu_blocks_override", gpu_mem_util="gpu_memory_utilization"),
                 **_prefix_caching(row),
             },
-            "workload": load,
+            "workload": load | {"sampling": source.sampling(row)},
         }
     )
     measured, derived = _measured(row, source)

@@ -32,6 +32,7 @@ class Source:
     unstated : engine -> profile, where a row states no version
     server : engine -> scheduler settings, where a row states none
     quantized_kv : engine -> pattern of models whose KV cache is in fp8 where the weights are in 8 or 4 bit
+    top_p_top_k : pattern of models whose requests were sampled with top-p or top-k; empty: none
     ignore : columns that do not hold what their name says
     says : what was applied, one line each
     """
@@ -45,8 +46,14 @@ class Source:
     unstated: Mapping[str, str] = field(default_factory=dict[str, str])
     server: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     quantized_kv: Mapping[str, str] = field(default_factory=dict[str, str])
+    top_p_top_k: str = ""
     ignore: frozenset[str] = frozenset()
     says: tuple[str, ...] = ()
+
+    def sampling(self, row: Row) -> str:
+        """Return how a row's tokens were chosen, as a scenario names it."""
+        pattern = self.top_p_top_k
+        return "top_p_top_k" if pattern and re.search(pattern, row.text("model")) else "greedy"
 
     def kv_dtype(self, row: Row, weights: str) -> str:
         """Return the KV cache's dtype for weights in a format, as a scenario names it."""
@@ -73,6 +80,7 @@ def _read() -> list[tuple[dict[str, str], Source]]:
                 unstated=entry.get("unstated", {}),
                 server=entry.get("server", {}),
                 quantized_kv=entry.get("quantized_kv", {}),
+                top_p_top_k=entry.get("top_p_top_k", ""),
                 ignore=frozenset(entry.get("ignore", ())),
                 says=tuple(entry.get("says", ())),
             ),
