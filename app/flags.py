@@ -141,8 +141,8 @@ RUNNING = (
     Flag("--trace", "workload.trace.path", "Replay this file of requests.", LOAD, "FILE", text=True),
     Flag("--request-rate", "", "Mean arrivals per second (Poisson unless the scenario says otherwise); "
          "inf: all at once.", LOAD, "RATE"),
-    Flag("--max-concurrency", "", "This many users instead, each waiting for an answer before asking again.",
-         LOAD),
+    Flag("--max-concurrency", "", "This many users instead, each waiting for an answer before asking; beside a rate: "
+         "most in flight.", LOAD),
     Flag("--num-prompts", "", "How many requests: drawn, or of the trace.", LOAD),
     Flag("--isl", "workload.input_tokens", "Input sequence length: tokens of every prompt.", LOAD, "TOKENS"),
     Flag("--osl", "workload.output_tokens", "Output sequence length: tokens of every answer.", LOAD,
@@ -255,6 +255,9 @@ def _yaml(option: str, value: object) -> object:
         raise UsageError(f"{option}: {value!r} is not a YAML value") from None
 
 
+_ALL_AT_ONCE = ("inf", "infinity", ".inf")
+
+
 def _load(given: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[tuple[str, object, str]]:
     """Yield leaf, value and spelling of the options whose meaning depends on the load they change."""
     workload: Any = data.get("workload")
@@ -263,16 +266,14 @@ def _load(given: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[tuple[s
         given.get(f"--{name}") for name in ("request-rate", "max-concurrency", "num-prompts")
     )
     trace = "--trace" in given or bool(workload.get("trace"))
-    if rate is not None and users is not None:
-        raise UsageError(
-            "--request-rate and --max-concurrency exclude each other: a rate with a cap on concurrency is "
-            "not built yet; give one"
-        )
     if rate is not None:
         yield _arrivals(rate, workload, prompts)
     if users is not None:
-        closed = {"kind": "closed_loop", "concurrency": _yaml("--max-concurrency", users)}
-        yield "workload.arrivals", closed, f"--max-concurrency {users}"
+        most, shown = _yaml("--max-concurrency", users), f"--max-concurrency {users}"
+        if rate is not None and rate.strip().lower() not in _ALL_AT_ONCE:
+            yield "workload.max_concurrency", most, shown
+        else:
+            yield "workload.arrivals", {"kind": "closed_loop", "concurrency": most}, shown
     if prompts is not None:
         leaf = "workload.trace.limit" if trace else "workload.requests"
         yield leaf, _yaml("--num-prompts", prompts), f"--num-prompts {prompts}"
@@ -281,7 +282,7 @@ def _load(given: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[tuple[s
 def _arrivals(rate: str, workload: Mapping[str, Any], prompts: str | None) -> tuple[str, object, str]:
     """Return the assignment of ``--request-rate``: the rate of the scenario's own process, or Poisson."""
     shown = f"--request-rate {rate}"
-    if rate.strip().lower() in ("inf", "infinity", ".inf"):
+    if rate.strip().lower() in _ALL_AT_ONCE:
         everybody = prompts or workload.get("requests") or EVERYBODY
         closed = {"kind": "closed_loop", "concurrency": _yaml("--num-prompts", everybody)}
         return "workload.arrivals", closed, shown

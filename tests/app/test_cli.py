@@ -127,6 +127,14 @@ def test_a_concurrency_is_a_closed_loop(membound, small):
     assert found["workload"]["arrivals"]["concurrency"] == 4
 
 
+def test_a_rate_with_a_concurrency_is_a_cap_on_requests_in_flight(membound, small):
+    words = ["--request-rate", 50, "--max-concurrency", 2]
+    found = yaml.safe_load(membound("scenario", "show", small, *words).out)["workload"]
+    assert (found["max_concurrency"], found["arrivals"]["rate_per_s"]) == (2, 50.0)
+    served = json.loads(membound("simulate", small, *words, "--format", "json", "--quiet").out)
+    assert served["latency"]["queue_s"]["max"] < 0.05  # the client holds them back, not the engine
+
+
 def test_prompts_of_a_trace_are_its_first(membound, small, trace):
     path = trace(*(f"{second},10,5" for second in range(6)))
     words = ["simulate", small, "--trace", path, "--num-prompts", 4, "--format", "json"]

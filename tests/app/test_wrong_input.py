@@ -54,10 +54,6 @@ def test_a_missing_model_is_named(membound):
     refused(membound("simulate", "--device", "h100_sxm"), "missing: --model;")
 
 
-def test_a_rate_and_a_concurrency_exclude_each_other(membound, small):
-    refused(membound("simulate", small, "--request-rate", 2, "--max-concurrency", 3), "give one")
-
-
 @pytest.mark.parametrize("rate", ["0", "-1", "nan", "fast"])
 def test_a_rate_that_is_none_is_refused(membound, small, rate):
     refused(membound("simulate", small, "--request-rate", rate), f"--request-rate {rate}", "allowed:")
