@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from ..kernels.backend import TorchBackend
     from ..kernels.decoder import Decoder
 
-KERNELS_SHARE: Final = 0.2
+KERNELS_SHARE: Final = 0.16
 """Part of the budget for timing kernels."""
 FIT_TURNS: Final = 2
 """Loads that steps are fitted to have so many requests more than users."""
-LOAD: Final = 0.5
+LOAD: Final = 0.4
 """Poisson arrivals come at this share of the rate that the closed loop reaches."""
-POISSON_LENGTH: Final = 1.5
+POISSON_LENGTH: Final = 2.5
 """The Poisson load lasts so many times as long as the closed loop: it has fewer requests to average over."""
 _FEWEST_REQUESTS: Final = 24
 _SLACK: Final = 0.88

@@ -100,7 +100,7 @@ SETUPS: Final = {
         judged=Lengths((24, 120), (12, 48)),
         concurrency=8,
         decoding=Lengths((4, 90), (20, 50)),
-        decoding_users=(1, 2, 4, 7, 12),
+        decoding_users=(1, 3, 7, 12),
         prefilling=Lengths((60, 200), (2, 12)),
         prefilling_users=(1, 4),
     ),
