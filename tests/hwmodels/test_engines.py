@@ -125,7 +125,7 @@ def test_every_step_parameter_has_a_source_a_unit_and_an_error(engine):
 
 
 def test_step_parameters_start_at_the_design_values():
-    engine = load_engine("vllm-0.23")
+    engine = load_engine("vllm-0.24")
     assert engine.host_exposed_s == 1e-4
     assert engine.host_per_seq_s == 0
     assert engine.engine_gemm_efficiency == 0.85
