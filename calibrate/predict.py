@@ -20,7 +20,7 @@ from ..hwmodels.lanevariants import attention_lane, nearest_lane
 from ..hwmodels.steptypes import chip_of
 from ..hwmodels.timing.form import Chip
 from .dtypes import PRECISION, kv_width
-from .fit.allreduce import predict_allreduce_us
+from .fit.allreduce import allreduce_regimes, predict_allreduce_us
 from .fit.base import Array
 from .fit.decode_attention import decode_regimes, predict_decode_us, seen_keys
 from .fit.elementwise import predict_elementwise_us
@@ -346,7 +346,11 @@ OPERATIONS: Final[dict[str, Operation]] = {
         for op in STREAMS
     },
     "allreduce": Operation(
-        _always("allreduce"), allreduce_lanes, _allreduce, _all, _axes(bytes="bytes", group="world_size")
+        _always("allreduce"),
+        allreduce_lanes,
+        _allreduce,
+        lambda table, chip: allreduce_regimes(table),
+        _axes(bytes="bytes", group="world_size"),
     ),
 }
 """Operation -> how its rows are predicted."""

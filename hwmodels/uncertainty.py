@@ -42,8 +42,8 @@ _WIDEST_LOG: Final = 1.0
 STATED_AS: Final[Mapping[Regime, tuple[str, ...]]] = {
     "memory": ("memory", "bandwidth", "switch", "long", "m<=64 large"),
     "compute": ("compute", "long", "64<m<=1024 large", "m>1024 medium", "m>1024 large"),
-    "latency": ("latency", "switch", "short", "medium", "m<=64 small", "m<=64 medium"),
-    "link": ("link",),
+    "latency": ("latency", "switch", "short", "small", "medium", "m<=64 small", "m<=64 medium"),
+    "link": ("link", "large", "bulk"),
 }
 """Names under which fits state the residual of a regime: attention by what rules (``switch``: between fixed times
 and bandwidth), GEMM by rows and size of the weights, of which a serving step has the large."""

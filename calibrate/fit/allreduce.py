@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...hwmodels.lanes import LatencyTable
 from ...hwmodels.timing.allreduce import AllReduceParams, allreduce_seconds
 from ...hwmodels.timing.form import Chip, LaneLike
-from ..table import KernelTable
+from ..table import KernelTable, concat
 from .base import Array, FitResult, Parameter, hull_of, robust_fit, spread_90
 from .gemm import Values
 
@@ -71,15 +72,28 @@ def fit_allreduce_least_squares(
         notes=("the table is preferred to the form where it reaches; residual: sizes left out of it",),
         **options,
     )
-    left_out = leave_one_size_out(table, chip, found.params)
-    return replace(found, table=latency_table(table), residual_sd={"all": spread_90(np.log(left_out))})
+    rows, ratio = leave_one_size_out(table, chip, found.params)
+    regimes, off = allreduce_regimes(rows), np.log(ratio)
+    spread = {str(name): spread_90(off[regimes == name]) for name in np.unique(regimes)}
+    return replace(found, table=latency_table(table), residual_sd=spread)
 
 
-def leave_one_size_out(table: KernelTable, chip: Chip, params: Mapping[str, float]) -> Array:
-    """Return predicted/measured of the table's interpolation, each inner size of a group left out in turn [-].
+def allreduce_regimes(table: KernelTable) -> NDArray[Any]:
+    """Return the regime of each row by message: libraries change their algorithm in the second and in the fourth."""
+    edges = np.array([64 * 1024, 2 * 2**20, 16 * 2**20])
+    return np.array(["small", "medium", "large", "bulk"])[
+        np.searchsorted(edges, table["bytes"], side="right")
+    ]
+
+
+def leave_one_size_out(
+    table: KernelTable, chip: Chip, params: Mapping[str, float]
+) -> tuple[KernelTable, Array]:
+    """Return rows and predicted/measured of the table's interpolation, each size of a group left out in turn [-].
 
     The ends of a group's range are left out too, and then carried on by the form's own growth.
     """
+    parts: list[KernelTable] = []
     ratios: list[Array] = []
     for size in sorted(set(table["bytes"].tolist())):
         out = table["bytes"] == size
@@ -88,8 +102,9 @@ def leave_one_size_out(table: KernelTable, chip: Chip, params: Mapping[str, floa
         known = np.isin(held["world_size"], list(grid.latency_us))
         held = held.where(known)
         lane = TableValues(params, grid)
+        parts.append(held)
         ratios.append(predict_allreduce_us(chip, lane, held) / held.latency_us)
-    return np.concatenate(ratios)
+    return concat(parts), np.concatenate(ratios)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...hwmodels.spreads import beyond_per_log
 from ...hwmodels.timing.decode_attention import DecodeParams, decode_shape, decode_terms, warm_share
 from ...hwmodels.timing.form import Chip
 from ..dtypes import kv_width
 from ..table import KernelTable
-from .base import Array, FitResult, Parameter, errors, hull_of, robust_fit
+from .base import Array, FitResult, Parameter, errors, hull_of, robust_fit, spread_90
 from .gemm import Values
 from .starts import DECODE, start
 
@@ -24,8 +25,7 @@ OCCUPANCIES: Final = (0.75, 1.0, 1.33, 2.0)
 NEAR: Final = 0.25
 """Contexts up to this share of the longest are fitted to choose the blocks per unit, the others predicted [-]."""
 _TRIED_ROWS: Final = 1500
-_LEAST_GROWTH: Final = 0.1
-"""Of errors with the distance from the fitted contexts, whatever four times the context shows [per unit of ln]."""
+_MOST_GROWTH: Final = 1.0
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "eb": (0.05, 1.05), "q": (1.0, 12.0), "occ": (0.1, 8.0), "wq": (0.01, 1.0),
     "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.2),
@@ -102,9 +102,9 @@ def fit_decode_attention_least_squares(
     facts = [Parameter("split", float(split), vary=False), Parameter("ks", key_blocks, vary=False)]
     chosen = table.sample(rows)
     batch, heads = table.numbers("batch", "n_heads")
-    growth = None
+    chooses = params is None
     if params is None:
-        params, growth = _with_occupancy(table, chip, decode_parameters(arch), facts, warm)
+        params = _with_occupancy(table, chip, decode_parameters(arch), facts, warm)
     found = _fit(
         chosen,
         chip,
@@ -115,7 +115,7 @@ def fit_decode_attention_least_squares(
         hull=hull_of(batch=batch, context=seen_keys(table), heads=heads),
         **options,
     )
-    return replace(found, growth=growth)
+    return replace(found, growth=growth_beyond(table, chip, [*params, *facts], warm)) if chooses else found
 
 
 def _fit(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool, **options: Any) -> FitResult:
@@ -124,28 +124,47 @@ def _fit(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool, **
         params,
         table.latency_us,
         family="decode_attention",
-        **options,
+        **{"regimes": decode_regimes(table, chip), **options},
     )
 
 
 def _with_occupancy(
     table: KernelTable, chip: Chip, params: list[Parameter], facts: list[Parameter], warm: bool
-) -> tuple[list[Parameter], float | None]:
-    """Return the parameters with the blocks per unit pinned where short contexts predict long ones best.
-
-    With it comes how fast errors grow with the distance from what was fitted, per unit of ln; None for too few rows.
-    """
+) -> list[Parameter]:
+    """Return the parameters with the blocks per unit pinned where short contexts predict long ones best."""
     keys = seen_keys(table)
     near = keys <= NEAR * keys.max()
     if near.sum() < 2 * len(params) or not (~near).any():
-        return params, None
+        return params
     fitted, parts = table.where(near).sample(_TRIED_ROWS), (table.where(near), table.where(~near))
-    tried: list[tuple[float, float, list[Parameter]]] = []
+    tried: list[tuple[float, list[Parameter]]] = []
     for factor in OCCUPANCIES:
         pinned = [replace(p, start=p.start * factor, vary=False) if p.name == "occ" else p for p in params]
-        found = _fit(fitted, chip, [*pinned, *facts], warm, rounds=2, evaluations=15).params
-        off = [errors(predict_decode_us(chip, found, part, warm=warm) / part.latency_us) for part in parts]
-        growth = (off[1]["p90_ape"] / off[0]["p90_ape"] - 1.0) / -math.log(NEAR)
-        tried.append((off[0]["mape"] + off[1]["mape"], growth, pinned))
-    _, growth, pinned = min(tried, key=lambda each: each[0])
-    return pinned, min(max(growth, _LEAST_GROWTH), 1.0)
+        found = _fit(fitted, chip, [*pinned, *facts], warm, **_QUICK).params
+        off = [predict_decode_us(chip, found, part, warm=warm) / part.latency_us for part in parts]
+        tried.append((sum(errors(ratio)["mape"] for ratio in off), pinned))
+    return min(tried, key=lambda each: each[0])[1]
+
+
+def growth_beyond(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool = True) -> float | None:
+    """Return how fast errors grow with the distance of a context from the fitted ones [per unit of ln].
+
+    The longest contexts are predicted from those of a quarter and of a sixteenth of their length; what that shows
+    is averaged with what the family shows elsewhere. None for too few rows.
+    """
+    keys = seen_keys(table)
+    far = table.where(keys == keys.max())
+    shown: list[float] = []
+    for share in (NEAR, NEAR**2):
+        near = table.where(keys <= share * keys.max())
+        if len(near) < 2 * len(params):
+            continue
+        found = _fit(near.sample(_TRIED_ROWS), chip, params, warm, **_QUICK)
+        regimes = decode_regimes(far, chip)
+        known = [found.residual_sd.get(str(name), max(found.residual_sd.values())) for name in regimes]
+        off = np.log(predict_decode_us(chip, found.params, far, warm=warm) / far.latency_us)
+        shown.append((spread_90(off / np.array(known)) - 1.0) / -math.log(share))
+    return min(0.5 * (max(*shown, 0.0) + beyond_per_log("decode_attention")), _MOST_GROWTH) if shown else None
+
+
+_QUICK: Final[dict[str, Any]] = {"rounds": 2, "evaluations": 15}

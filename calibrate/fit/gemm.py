@@ -21,7 +21,7 @@ from ..table import KernelTable
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .starts import GEMM, GEMM_SHARED, start
 
-ROWS: Final = 3000
+ROWS: Final = 6000
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 50.0), "ec": (0.05, 1.2), "eb": (0.05, 1.2), "q": (1.0, 12.0), "k0": (1.0, 4000.0),
     "ts_us": (0.05, 200.0), "ct": (0.05, 200.0), "sat": (0.2, 8.0), "oe": (0.002, 1.0), "cs": (0.02, 4.0),
