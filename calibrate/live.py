@@ -40,6 +40,8 @@ LOAD: Final = 0.4
 """Poisson arrivals come at this share of the rate that the closed loop reaches."""
 POISSON_LENGTH: Final = 2.5
 """The Poisson load lasts so many times as long as the closed loop: it has fewer requests to average over."""
+LONGEST_LOAD_SHARE: Final = 0.05
+"""A closed loop takes at most this part of the budget, once: the turns are to be shorter than the machine's moods."""
 _FEWEST_REQUESTS: Final = 24
 _SLACK: Final = 0.88
 _WARM_SIZES: Final = 48
@@ -117,11 +119,12 @@ class _Live:
         setup = sized(SETUPS[self.kind], device, engine)
         files = write_files(self.folder, setup, device, engine)
         decoder = self._decoder(setup)
-        steps, stretch = self._fit_turn(setup, files, decoder, 0, 1)
-        write_files(self.folder, setup, device, fit_steps(steps, device, engine, setup.model).engine)
+        before, stretch = self._fit_turn(setup, files, decoder, 0, 1)
+        write_files(self.folder, setup, device, fit_steps(before, device, engine, setup.model).engine)
         loads = self._loads(setup, files, self._load_seconds(repeats, stretch))
         first = {load.name: predicted(load) for load in loads}
         served: dict[str, list[LoadFigures]] = {load.name: [] for load in loads}
+        steps: list[ServedStep] = []
         for i in range(repeats):
             for load in loads:
                 self.say(f"serving {load.name}, {i + 1} of {repeats}")
@@ -150,6 +153,7 @@ class _Live:
         rounds_s = repeats * self.round_wall_s
         busy = repeats * (1.0 + LOAD * POISSON_LENGTH)
         each_s = max(_SLACK * (self.left_s - rounds_s), 0.0) / busy / stretch
+        each_s = min(each_s, LONGEST_LOAD_SHARE * self.budget_s)
         self.say(
             f"{self.left_s:.0f} s left, {rounds_s:.0f} s of it for steps of other loads; loads of {each_s:.1f} s"
         )
