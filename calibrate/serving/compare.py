@@ -64,7 +64,7 @@ def compare(run: ServedRun, played: Played) -> RunErrors:
     for name in ("kv_peak", "preemptions"):
         if name in measured and name in simulated:
             error[name] = simulated[name] - measured[name]
-    covered, half_width = _coverage(simulated, measured, played)
+    covered, half_width = _coverage(simulated, measured, played, bool(run.saturated))
     return RunErrors(
         run, error, _per_request(played), covered, half_width, played.level, _cause(run, played, error)
     )
@@ -125,12 +125,13 @@ def ks_distance(first: NDArray[np.float64], second: NDArray[np.float64]) -> floa
 
 
 def _coverage(
-    simulated: Mapping[str, float], measured: Mapping[str, float], played: Played
+    simulated: Mapping[str, float], measured: Mapping[str, float], played: Played, saturated: bool
 ) -> tuple[dict[str, bool], dict[str, float]]:
+    """Return which means their intervals hold; below saturation throughput is the load's, and no prediction."""
     covered: dict[str, bool] = {}
     half_width: dict[str, float] = {}
     for name, (low, high) in played.interval.items():
-        if name in measured and name in simulated:
+        if name in measured and name in simulated and (saturated or name != "requests_per_s"):
             covered[name] = low * simulated[name] <= measured[name] <= high * simulated[name]
             half_width[name] = (high - low) / 2
     return covered, half_width
