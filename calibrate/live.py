@@ -2,8 +2,8 @@
 
 Kernels are timed first, then steps of the reference engine under loads that nobody is judged on. From these alone the
 simulator predicts a Poisson and a closed-loop load, which the reference engine serves several times. Neighbours change
-the speed of a machine within seconds, so that fitted steps and served loads take turns; what the steps before the
-first load alone would have predicted is told beside it.
+the speed of a machine within seconds, so that the steps that are fitted and the served loads take turns; what the steps
+before the first load would have predicted is told beside it.
 """
 
 from __future__ import annotations
