@@ -244,7 +244,15 @@ class Cluster(Section):
     """
 
     replicas: PositiveCount = 1
-    router: str = "least_outstanding"
+    router: Literal[
+        "round_robin",
+        "random",
+        "least_outstanding",
+        "power_of_two",
+        "least_kv",
+        "prefix_affinity",
+        "session_affinity",
+    ] = "least_outstanding"
     pools: Open | None = None
     autoscale: Open | None = None
     failures: Open | None = None

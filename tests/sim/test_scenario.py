@@ -145,6 +145,7 @@ def test_a_scenario_cannot_be_changed_only_replaced() -> None:
 @pytest.mark.parametrize(
     ("assignment", "parts"),
     [
+        ("cluster.router=least_outstandin", ["nearest: 'least_outstanding'", "prefix_affinity"]),
         ("scheduler.max_batched_tokens=64", ["nearest: 'max_num_batched_tokens'"]),
         ("max_num_seqs=3", ["unknown key 'max_num_seqs'; it belongs in scheduler"]),
         ("sceduler.name=x", ["sceduler: unknown key", "nearest: 'scheduler'"]),
