@@ -191,8 +191,8 @@ class StepModel:
             time = kind.prefill.time(prefill)
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
-                terms = replace(kind.terms(n_decode, -(-most // kind.decode_params.key_block)), t0=0.0)
-                t0 = kind.decode_params.t0
+                terms = kind.terms(n_decode, -(-most // kind.decode_params.key_block))
+                t0, terms = float(terms.t0), replace(terms, t0=0.0)
                 fixed = max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0
                 time = time + terms.time(float(x)).times(factor) + KernelTime(latency=fixed)
             total = total + time.times(float(kind.count))
