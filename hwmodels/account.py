@@ -8,7 +8,7 @@ device's resources were busy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -206,11 +206,11 @@ def _decode_time(
             columns.prefill_new, columns.prefill_starts[rows.with_chunks]
         )
     mixed = _spread(model.mixed_factors(longest_chunk), rows)[decoding]
-    time = terms.time(sums[decoding]).times(mixed)
     # One fixed time a layer: where chunks have charged theirs, what the longer of the two adds.
-    t0 = kind.decode_params.t0
+    t0 = np.asarray(terms.t0)
+    time = replace(terms, t0=0.0).time(sums[decoding]).times(mixed)
     beside = (rows.chunks > 0)[rows.of_step][decoding]
-    fixed = np.where(beside, max(t0 - kind.prefill.params.t0, 0.0), t0)
+    fixed = np.where(beside, np.maximum(t0 - kind.prefill.params.t0, 0.0), t0)
     time = time + KernelTime(latency=fixed)
 
     def everywhere(value: Value) -> Array:
@@ -245,10 +245,9 @@ def _visible(kind: AttentionKind, columns: StepColumns, rows: _Rows) -> tuple[Ar
 
 
 def _gather(terms: Sequence[DecodeTerms], where: Int64Array) -> DecodeTerms:
-    """Return decode terms whose fields, but for ``q``, are arrays over steps; without fixed time."""
+    """Return decode terms whose fields, but for ``q``, are arrays over steps."""
     fields = {name: np.array([getattr(term, name) for term in terms])[where] for name in _TERM_FIELDS}
     fields["q"] = terms[0].q  # pyright: ignore[reportArgumentType]
-    fields["t0"] = 0.0  # pyright: ignore[reportArgumentType]
     return DecodeTerms(**fields)  # pyright: ignore[reportArgumentType]
 
 
