@@ -72,7 +72,7 @@ class Job:
 
 
 Fitter = Callable[[Job], FitResult]
-OCCUPANCIES: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
+SCANNED: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
 """Blocks per unit that fits of our own timings also start from, over the usual value."""
 UNPACKED: Final = "trtllm"
 """Prefill kernels with this in their name do not pack the queries of a group into one tile."""
@@ -134,7 +134,7 @@ def _scanned(job: Job, starts: Mapping[str, Mapping[str, float]]) -> dict[str, A
     if job.warm:
         return {}
     occupancy = start(starts, job.device.arch)["occ"]
-    return {"scan": {"occ": [factor * occupancy for factor in OCCUPANCIES]}}
+    return {"scan": {"occ": [factor * occupancy for factor in SCANNED]}}
 
 
 def _linear(job: Job) -> FitResult:

@@ -1,7 +1,7 @@
 """Lanes of the public kernel tables beyond dense 16-bit kernels: which rows are one kernel, and how it works.
 
-What is not fitted but known of a kernel stands here: whether experts' rows of all ranks are written, whether a
-cache is split, how a library picks its tile. Each lane is fitted with what a fit may see and scored on the rest.
+What is known of a kernel by its name stands in ``facts``. Each lane is fitted with what a fit may see and scored on
+the rest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..hwmodels.device import load_device
 from ..hwmodels.errors import CatalogError
 from ..hwmodels.steptypes import chip_of
 from ..hwmodels.timing.form import Chip
+from .facts import kernel_facts
 from .fit.base import FitResult
 from .fit.linear import fit_linear_least_squares, predict_linear_us
 from .fit.mla import (
@@ -51,7 +52,7 @@ class PublicLane:
     gpu, framework, op, dtype, kv_dtype : rows of the table; an empty KV dtype takes all
     family, lane : names in the device file
     kernel : part of ``kernel_source`` that the rows must have
-    facts : what is known of the kernel: keyword arguments of its fit
+    facts : keyword arguments of its fit beyond those that ``kernel_facts`` knows by the kernel's name
     bars : upper limits by part, as (MAPE, median, p90) in %, None where there is none
     """
 
@@ -102,7 +103,9 @@ class PublicLane:
 
     def fit(self, train: KernelTable, **options: Any) -> FitResult:
         """Fit the lane to rows that a fit may see."""
-        chip, facts = self.chip, {**self.facts, **options}
+        device, kernel = load_device(DEVICES[self.gpu]), str(train["kernel_source"][0]) if len(train) else ""
+        known = kernel_facts(self.family, self.lane, kernel, device.arch)
+        chip, facts = chip_of(device), {**known, **self.facts, **options}
         if self.op == "moe":
             return fit_moe_least_squares(train, chip, family=self.family, lane=self.lane, **facts)
         if self.op == "mla_decode":
@@ -226,20 +229,18 @@ def _arch(gpu: str) -> str:
         return ""
 
 
-def _latent(gpu: str, framework: str, kv: str, *, tile: int = 64, split: bool = True, absorbed: bool = False,
-            decode: tuple[_Bar, float | None] = ((None, None, None), None),
+def _latent(gpu: str, framework: str, kv: str, *, decode: tuple[_Bar, float | None] = ((None, None, None), None),
             prefill: tuple[_Bar, float | None] | None = None) -> Iterator[PublicLane]:  # fmt: skip
     """Yield the decode lane and, unless ``prefill`` is None, the prefill lane, with bars (unseen, beyond)."""
     lane = f"{framework}_kv8" if kv == "fp8" else framework
     yield PublicLane(
         gpu, framework, "mla_decode", "bfloat16", "mla_decode", lane, kv_dtype=kv,
-        facts={"tile_heads": tile, "split": split, "sharp_cache": gpu == "l40s"},
         bars={"unseen": decode[0], "beyond": (decode[1], None, None)},
     )  # fmt: skip
     if prefill is not None:
         yield PublicLane(
             gpu, framework, "mla_prefill", "bfloat16", "mla_prefill", lane, kv_dtype=kv,
-            facts={"absorbed": absorbed}, bars={"unseen": prefill[0], "beyond": (prefill[1], None, None)},
+            bars={"unseen": prefill[0], "beyond": (prefill[1], None, None)},
         )  # fmt: skip
 
 
@@ -250,32 +251,29 @@ _PREFILL_SGLANG: Final[tuple[_Bar, float | None]] = ((6.0, 4.5, 14.0), 17.0)
 LATENT_LANES: Final = (
     *_latent("h100_sxm", "trtllm", "bfloat16", decode=_HOPPER, prefill=_PREFILL),
     *_latent("h100_sxm", "trtllm", "fp8", decode=_HOPPER, prefill=_PREFILL),
-    *_latent("h100_sxm", "sglang", "bfloat16", absorbed=True, decode=_HOPPER, prefill=_PREFILL),
-    *_latent("h100_sxm", "sglang", "fp8", absorbed=True, decode=_HOPPER, prefill=_PREFILL),
-    *_latent("b200_sxm", "trtllm", "bfloat16", tile=128, decode=_BLACKWELL, prefill=_PREFILL),
-    *_latent("b200_sxm", "trtllm", "fp8", tile=128, decode=_BLACKWELL, prefill=_PREFILL),
-    *_latent("b200_sxm", "sglang", "bfloat16", tile=128, decode=_BLACKWELL, prefill=_PREFILL_SGLANG),
-    *_latent("b200_sxm", "sglang", "fp8", tile=128, decode=_BLACKWELL, prefill=_PREFILL_SGLANG),
-    *_latent("a100_sxm", "trtllm", "bfloat16", split=False, decode=((7.0, None, None), None),
+    *_latent("h100_sxm", "sglang", "bfloat16", decode=_HOPPER, prefill=_PREFILL),
+    *_latent("h100_sxm", "sglang", "fp8", decode=_HOPPER, prefill=_PREFILL),
+    *_latent("b200_sxm", "trtllm", "bfloat16", decode=_BLACKWELL, prefill=_PREFILL),
+    *_latent("b200_sxm", "trtllm", "fp8", decode=_BLACKWELL, prefill=_PREFILL),
+    *_latent("b200_sxm", "sglang", "bfloat16", decode=_BLACKWELL, prefill=_PREFILL_SGLANG),
+    *_latent("b200_sxm", "sglang", "fp8", decode=_BLACKWELL, prefill=_PREFILL_SGLANG),
+    *_latent("a100_sxm", "trtllm", "bfloat16", decode=((7.0, None, None), None),
              prefill=((None, None, None), None)),
-    *_latent("l40s", "trtllm", "bfloat16", split=False, decode=((8.0, None, None), None)),
+    *_latent("l40s", "trtllm", "bfloat16", decode=((8.0, None, None), None)),
 )  # fmt: skip
 
 
-def _linear(
-    gpu: str, framework: str, dtype: str, bar: float, *, quantise: bool = True, by_m: bool = False
-) -> PublicLane:
+def _linear(gpu: str, framework: str, dtype: str, bar: float) -> PublicLane:
     family = {"int4_wo": "linear_w4a16", "int8_wo": "linear_w8a16", "sq": "linear_int8"}.get(
         dtype, f"linear_{dtype}"
     )
-    facts, bars = {"quantise": quantise, "by_m": by_m}, {"unseen": (bar, None, None)}
-    return PublicLane(gpu, framework, "gemm", dtype, family, framework, facts=facts, bars=bars)
+    return PublicLane(gpu, framework, "gemm", dtype, family, framework, bars={"unseen": (bar, None, None)})
 
 
 LINEAR_LANES: Final = (
     _linear("h100_sxm", "trtllm", "fp8", 3.5),
-    _linear("h100_sxm", "vllm", "fp8", 8.5, by_m=True),
-    _linear("h100_sxm", "sglang", "fp8", 8.5, by_m=True),
+    _linear("h100_sxm", "vllm", "fp8", 8.5),
+    _linear("h100_sxm", "sglang", "fp8", 8.5),
     _linear("h100_sxm", "sglang", "fp8_block", 11.5),
     _linear("h100_sxm", "trtllm", "fp8_block", 11.5),
     _linear("b200_sxm", "vllm", "fp8", 12.0),
@@ -286,8 +284,8 @@ LINEAR_LANES: Final = (
     _linear("b200_sxm", "sglang", "nvfp4", 10.5),
     _linear("b200_sxm", "trtllm", "nvfp4", 10.5),
     _linear("l40s", "vllm", "fp8", 18.0),
-    _linear("a100_sxm", "trtllm", "int4_wo", 17.0, quantise=False),
-    _linear("a100_sxm", "trtllm", "int8_wo", 14.0, quantise=False),
+    _linear("a100_sxm", "trtllm", "int4_wo", 17.0),
+    _linear("a100_sxm", "trtllm", "int8_wo", 14.0),
     _linear("a100_sxm", "trtllm", "sq", 14.0),
 )
 PUBLIC_LANES: Final = (*EXPERT_LANES, *LATENT_LANES, *LINEAR_LANES)

@@ -46,7 +46,7 @@ def provenance_of(resolved: ResolvedScenario, families: Iterable[str] = FAMILIES
     families : kernel families that the step model took: ``lanes`` says how well each is known, and the least known
         is the run's ``level``
     """
-    lanes = {family: resolved.device.lane(family, resolved.engine.lane).level for family in sorted(families)}
+    lanes = levels_of(resolved.device, resolved.engine.lane, families)
     return {
         "version": _version(),
         "device": resolved.device.id,
@@ -69,7 +69,12 @@ def level_of(device: DeviceProfile, lane: str, families: Iterable[str]) -> str:
     >>> level_of(load_device("h200_sxm"), "vllm", ["gemm"])                     # doctest: +SKIP
     'transferred_same_arch'
     """
-    return max((device.lane(family, lane).level for family in families), key=LEVELS.index)
+    return max(levels_of(device, lane, families).values(), key=LEVELS.index)
+
+
+def levels_of(device: DeviceProfile, lane: str, families: Iterable[str]) -> dict[str, str]:
+    """Return the level of each of some kernel families, by name."""
+    return {family: device.lane(family, lane).level for family in sorted(families)}
 
 
 def _load(resolved: ResolvedScenario) -> dict[str, Any]:
