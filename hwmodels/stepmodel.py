@@ -95,6 +95,8 @@ class StepModel:
         self._streaming = ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb)
         self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
+        self._phases_of_tokens: dict[int, tuple[Phase, ...]] = {}
+        self._phases_of_rows: dict[int, Phase] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
         self._one_full = len(self.kinds) == 1 and not self.kinds[0].shape.window
@@ -167,14 +169,28 @@ class StepModel:
     ) -> tuple[Phase, ...]:
         """Return the phases of a step (parameters as in ``step_ns``); their seconds sum to it, unrounded."""
         m = padded(self._capture, n_decode + sum(chunk[0] for chunk in prefill))
-        parts = self.tokens.table(np.array([m]))
-        parts["attention"] = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
-        parts["head"] = self.rows_time(np.array([sampled]))
+        attention = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
         sequences = np.array([n_decode + len(prefill)])
-        parts["state"] = self.state_time(sequences)
-        found = [as_phase(name, time) for name, time in parts.items()]
+        found = [*self._token_phases(m), as_phase("attention", attention), self._head_phase(sampled)]
+        if self._state_seconds:
+            found.append(as_phase("state", self.state_time(sequences)))
         host = float(self.host_seconds(sequences)[0])
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
+
+    def _token_phases(self, m: int) -> tuple[Phase, ...]:
+        """Return the phases of a step that depend only on its ``m`` padded tokens."""
+        found = self._phases_of_tokens.get(m)
+        if found is None:
+            parts = self.tokens.table(np.array([m]))
+            found = self._phases_of_tokens[m] = tuple(as_phase(name, time) for name, time in parts.items())
+        return found
+
+    def _head_phase(self, sampled: int) -> Phase:
+        """Return output head and sampler for so many rows."""
+        found = self._phases_of_rows.get(sampled)
+        if found is None:
+            found = self._phases_of_rows[sampled] = as_phase("head", self.rows_time(np.array([sampled])))
+        return found
 
     def _attention_time(
         self,
