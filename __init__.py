@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from .sim.run import simulate
     from .sim.scenario import Scenario, load_scenario, resolve
     from .sim.sizing import size
+    from .sim.studies.compare import Comparison, compare
 
     __version__: str
 
 __all__ = [
+    "Comparison",
     "DeviceProfile",
     "EngineProfile",
     "MemboundError",
@@ -41,6 +43,7 @@ __all__ = [
     "SizeReport",
     "StepModel",
     "__version__",
+    "compare",
     "list_devices",
     "list_engines",
     "list_models",
@@ -55,6 +58,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Comparison": "sim.studies.compare",
     "DeviceProfile": "hwmodels.device",
     "EngineProfile": "hwmodels.engine",
     "MemboundError": "hwmodels.errors",
@@ -63,6 +67,7 @@ _HOME = {
     "SimulationResult": "sim.result",
     "SizeReport": "hwmodels.sizing",
     "StepModel": "hwmodels.stepmodel",
+    "compare": "sim.studies.compare",
     "list_devices": "hwmodels.device",
     "list_engines": "hwmodels.engine",
     "list_models": "hwmodels.model",

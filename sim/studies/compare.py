@@ -1,0 +1,198 @@
+"""Scenarios side by side, on the same requests and the same random numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, cast
+
+from ...hwmodels.errors import CapacityError, MemboundError
+from ..scenario.resolve import ResolvedScenario, resolve
+from ..scenario.schema import Scenario
+from .paired import changes, samples, spans
+from .point import Point, digest, metrics_of, settings_between
+
+if TYPE_CHECKING:
+    from .paired import Of, Samples
+
+Progress = Callable[[int, int], None]
+Job = tuple[int, int | None, int]
+MAX_REPEAT = 10_000
+
+
+class StudyError(MemboundError):
+    """A study that asks for what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Scenarios side by side; the first is what the others are compared with.
+
+    Attributes
+    ----------
+    points : one for each scenario, in the order given
+    repeat : runs of each scenario, with seeds of their own
+    draws : draws of what is not known of the hardware; 0: none
+    """
+
+    points: tuple[Point, ...]
+    repeat: int = 1
+    draws: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data (``compare --format json``)."""
+        return {
+            "repeat": self.repeat,
+            "draws": self.draws,
+            "points": [point.to_dict() for point in self.points],
+        }
+
+
+def compare(
+    scenarios: Sequence[Scenario] | Mapping[str, Scenario],
+    *,
+    repeat: int = 1,
+    draws: int = 0,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run scenarios on the same random numbers and put their figures side by side.
+
+    Parameters
+    ----------
+    scenarios : what to compare, the first with the others; as a mapping, by label
+    repeat : runs of each, the seed one higher each time: figures become means over the runs, with intervals of
+        the mean, and changes have intervals of pairs
+    draws : instead, draws of what is not known of the hardware; every scenario meets the same draws
+    jobs : processes; default: one for each core. The figures do not depend on it
+    progress : called after every run with how many are done, and all of them
+
+    A scenario whose model does not fit its device is a point with an ``error``; the others are run.
+
+    Raises
+    ------
+    StudyError : no scenario, or numbers of runs that cannot be
+    MemboundError : a scenario that cannot be resolved or run for another reason
+    """
+    labels, asked = _labelled(scenarios)
+    _check(len(asked), repeat, draws, jobs)
+    resolved = [resolve(scenario) for scenario in asked]
+    work: list[Job] = [(at, None, again) for again in range(repeat) for at in range(len(asked))]
+    work += [(at, draw, 0) for draw in range(draws) for at in range(len(asked))]
+    summaries: list[list[dict[str, Any]]] = [[] for _ in asked]
+    rows: list[list[Mapping[str, float | None]]] = [[] for _ in asked]
+    errors: dict[int, str] = {}
+    for done, ((at, draw, _), found) in enumerate(zip(work, _run_all(resolved, work, jobs), strict=True), 1):
+        if isinstance(found, str):
+            errors[at] = found
+        elif draw is None:
+            summaries[at].append(found)
+        else:
+            rows[at].append(found)
+        if progress is not None:
+            progress(done, len(work))
+    points: list[Point] = []
+    base: Samples = {}
+    for at, label in enumerate(labels):
+        values = samples(rows[at] if draws else [metrics_of(each) for each in summaries[at]])
+        if not at:
+            base = values
+        points.append(
+            Point(
+                label=label,
+                settings=settings_between(asked[0], asked[at]) if at else {},
+                metrics={} if at in errors else _means(summaries[at]),
+                level=None if at in errors else summaries[at][0]["confidence"]["level"],
+                hash=digest(resolved[at], repeat, draws),
+                summary={} if at in errors else summaries[at][0],
+                error=errors.get(at, ""),
+            )
+        )
+        if at not in errors:
+            points[at] = _with_spans(points[at], points[0], base, values, "spread" if draws else "mean")
+    return Comparison(tuple(points), repeat, draws)
+
+
+def _labelled(scenarios: Sequence[Scenario] | Mapping[str, Scenario]) -> tuple[list[str], list[Scenario]]:
+    if isinstance(scenarios, Mapping):
+        return list(scenarios), list(scenarios.values())
+    return [each.name or f"scenario {at}" for at, each in enumerate(scenarios, 1)], list(scenarios)
+
+
+def _check(count: int, repeat: int, draws: int, jobs: int | None) -> None:
+    if not count:
+        raise StudyError("no scenario to compare; give two or more")
+    if not 1 <= repeat <= MAX_REPEAT:
+        raise StudyError(f"repeat {repeat}; allowed: 1 to {MAX_REPEAT:,}")
+    if draws and repeat > 1:
+        raise StudyError("repeat and draws answer different questions (load; hardware); give one of them")
+    if draws:
+        from ..draws import check_draws
+
+        check_draws(draws, jobs)
+    if jobs is not None and jobs < 1:
+        raise StudyError(f"jobs {jobs}; allowed: 1 or more")
+
+
+def _run_all(
+    resolved: Sequence[ResolvedScenario], work: Sequence[Job], jobs: int | None
+) -> Iterable[dict[str, Any] | str]:
+    """Yield what each job found, in order."""
+    workers = min(jobs or os.cpu_count() or 1, len(work))
+    if workers == 1:
+        return (_one(resolved[at], draw, again) for at, draw, again in work)
+    import joblib  # pyright: ignore[reportMissingTypeStubs]
+
+    library = cast("Any", joblib)
+    tasks = (library.delayed(_one)(resolved[at], draw, again) for at, draw, again in work)
+    return library.Parallel(n_jobs=workers, return_as="generator", batch_size=1)(tasks)
+
+
+def _one(resolved: ResolvedScenario, draw: int | None, again: int) -> dict[str, Any] | str:
+    """Run one scenario once; return its summary, the figures of a draw, or why it does not fit."""
+    from ..draws import one_draw
+    from ..run import simulate
+
+    try:
+        if draw is not None:
+            return dict(one_draw(resolved, draw))
+        return simulate(_again(resolved, again)).summary()
+    except CapacityError as error:
+        return str(error)
+
+
+def _again(resolved: ResolvedScenario, again: int) -> ResolvedScenario:
+    """Return the scenario with its seed so many higher."""
+    if not again:
+        return resolved
+    simulation = resolved.scenario.simulation
+    seeded = simulation.model_copy(update={"seed": simulation.seed + again})
+    return resolve(resolved.scenario.model_copy(update={"simulation": seeded}))
+
+
+def _means(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the metrics of one run, or their means over several; None where a run does not know it."""
+    rows = [metrics_of(each) for each in summaries]
+    if len(rows) == 1:
+        return rows[0]
+    known = {name: fmean(values) for name, values in samples(rows).items()}
+    return {name: known.get(name) for name in rows[0]}
+
+
+def _with_spans(point: Point, base: Point, before: Samples, values: Samples, of: Of) -> Point:
+    """Return a point with its intervals, and its changes against the base of the study."""
+    several = len(next(iter(values.values()), ())) > 1
+    moved = changes(before, values) if point is not base and before else {}
+    if of == "spread":
+        plain = [{k: [v] for k, v in each.metrics.items() if v is not None} for each in (base, point)]
+        centre = {name: each[0] for name, each in changes(*plain).items()} if moved else {}
+    else:
+        centre = {name: fmean(each) for name, each in moved.items()}
+    return replace(
+        point,
+        interval=spans(values, of) if several else {},
+        change=centre,
+        change_interval=spans(moved, of) if several else {},
+    )
