@@ -105,10 +105,7 @@ class Engine:
         """Take in a request that arrives now, or reject it with a reason."""
         reason = self._refusal(request)
         if reason is not None:
-            request.status = Status.REJECTED
-            request.reject_reason = reason
-            self.recorder.finish(request)
-            self.on_finish(request)
+            self._reject(request, reason)
             return
         self.waiting.push(request)
         if self._busy:
@@ -117,6 +114,12 @@ class Engine:
             self._wake_at(self.env.now)
         elif self.run is not None and self.scheduler.arrival_matters(self, request):
             self._cut(self.env.now)
+
+    def _reject(self, request: Request, reason: str) -> None:
+        request.status = Status.REJECTED
+        request.reject_reason = reason
+        self.recorder.finish(request)
+        self.on_finish(request)
 
     def _refusal(self, request: Request) -> str | None:
         if request.input_tokens > self.max_model_len:
@@ -170,6 +173,16 @@ class Engine:
         if request in self.individuals:
             self.individuals.remove(request)
         self.waiting.requeue(request)
+
+    @property
+    def now_ns(self) -> int:
+        """The time [ns]."""
+        return self.env.now
+
+    def shed(self, request: Request, reason: str) -> None:
+        """Reject the first waiting request."""
+        self.waiting.pop()
+        self._reject(request, reason)
 
     def admit(self, request: Request, cached: int) -> None:
         """Move the first waiting request to the running ones."""
@@ -234,7 +247,7 @@ class Engine:
                 worked = self._compose(now)
                 if self.run is not None:
                     break
-                if not (worked or self.running or any(flight.steps for flight in flights)):
+                if self.waiting and not (worked or self.running or any(f.steps for f in flights)):
                     raise RuntimeError(
                         f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
                     )
@@ -269,6 +282,8 @@ class Engine:
     def _compose(self, now: int) -> bool:
         """Compose one step, or a run; tell whether it computes anything."""
         batch = self.scheduler.schedule(self, self.allocator)
+        if not (self.running or self.waiting or batch.preempted):
+            return False  # the last who waited were shed
         cohort, padding = self.decoding, self.padding
         count = context_sum = longest = sampled = 0
         contexts: list[int] | None = None
@@ -343,6 +358,9 @@ class Engine:
             if arrival is not None and not self.waiting:
                 # Known beforehand: whoever arrives next is seen at once, without cutting the run when it happens.
                 self._shorten_run(arrival)
+            change = self.scheduler.next_change_ns(self)
+            if change is not None:
+                self._shorten_run(change)
             self._continue_run(now)
         else:
             if flight.steps and self.device is None:

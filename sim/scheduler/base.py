@@ -43,7 +43,7 @@ class WaitingQueue(Protocol):
 
 
 class SchedulerView(Protocol):
-    """The engine as a scheduler sees it; the two verbs are carried out by the engine.
+    """The engine as a scheduler sees it; the verbs are carried out by the engine.
 
     Attributes
     ----------
@@ -51,12 +51,16 @@ class SchedulerView(Protocol):
     waiting : requests not admitted yet
     decoding : the running requests that get one token in every step, as one object
     individuals : the other running requests that may want tokens, in the order of their admission
+    now_ns : the time of this decision [ns]
     """
 
     running: list[Request]
     waiting: WaitingQueue
     decoding: DecodeCohort
     individuals: list[Request]
+
+    @property
+    def now_ns(self) -> int: ...
 
     def dissolve(self) -> None:
         """Turn every member of ``decoding`` into an individual, to be looked at in running order."""
@@ -68,6 +72,10 @@ class SchedulerView(Protocol):
 
     def admit(self, request: Request, cached: int) -> None:
         """Run a waiting request that has got its blocks, ``cached`` of its tokens computed."""
+        ...
+
+    def shed(self, request: Request, reason: str) -> None:
+        """Reject the first waiting request, which has never run."""
         ...
 
 
@@ -103,11 +111,13 @@ class Scheduler(ABC):
     name : the name used in scenario files
     holds_batch : finished requests keep their slot and blocks until the whole batch is done
     supports_async : can decide a step while the one before it runs
+    everyone_served : no stream of later requests, however long, keeps an earlier one from being served
     """
 
     name: ClassVar[str]
     holds_batch: ClassVar[bool] = False
     supports_async: ClassVar[bool] = True
+    everyone_served: bool = True
 
     @abstractmethod
     def queue(self) -> WaitingQueue:
@@ -127,6 +137,10 @@ class Scheduler(ABC):
         The allocator answers for itself; the default is 0, which is always right.
         """
         return 0
+
+    def next_change_ns(self, view: SchedulerView) -> int | None:
+        """Return when time alone changes the decision just made; None if it never does [ns]."""
+        return None
 
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
         """Tell whether ``request``, just arrived, could change the next decision; True is safe."""

@@ -1,10 +1,10 @@
-"""Orders of waiting: first come, first served, and by priority."""
+"""Orders of waiting: first come, first served, and by a rank."""
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..request import Request
 
@@ -26,22 +26,30 @@ class FCFSQueue(deque[Request]):
         return self.popleft()
 
 
-class PriorityQueue:
-    """Lowest priority number first, then earliest arrival, then lowest index; also for the preempted."""
+def by_priority(request: Request) -> float:
+    """Rank by priority number, the lowest first."""
+    return request.priority
 
-    __slots__ = ("_entries",)
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[int, int, int, Request]] = []
+class RankedQueue:
+    """Lowest rank first, then earliest arrival, then lowest index; also for the preempted.
 
-    @staticmethod
-    def rank(request: Request) -> tuple[int, int, int]:
-        """Return the key requests are ordered by."""
-        return request.priority, request.arrival_ns, request.index
+    Parameters
+    ----------
+    rank : what requests are ordered by; asked once, when a request enters
+    """
+
+    __slots__ = ("_entries", "_rank", "_ranks")
+
+    def __init__(self, rank: Callable[[Request], float]) -> None:
+        self._rank = rank
+        self._ranks: dict[Request, float] = {}
+        self._entries: list[tuple[float, int, int, Request]] = []
 
     def push(self, request: Request) -> None:
         """Enter at the request's rank."""
-        insort(self._entries, (*self.rank(request), request))
+        rank = self._ranks[request] = self._rank(request)
+        insort(self._entries, (rank, request.arrival_ns, request.index, request))
 
     requeue = push
 
@@ -51,11 +59,18 @@ class PriorityQueue:
 
     def pop(self) -> Request:
         """Take the first request."""
-        return self._entries.pop(0)[3]
+        request = self._entries.pop(0)[3]
+        del self._ranks[request]
+        return request
 
     def remove(self, request: Request) -> None:
         """Take out a request wherever it stands."""
-        self._entries.remove((*self.rank(request), request))
+        entry = (self._ranks.pop(request), request.arrival_ns, request.index, request)
+        del self._entries[bisect_left(self._entries, entry)]
+
+    def rank(self, request: Request) -> float:
+        """Return the rank at which a waiting request entered."""
+        return self._ranks[request]
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from .base import ScheduledBatch, Scheduler, SchedulerView, WaitingQueue
-from .queues import FCFSQueue, PriorityQueue
+from .queues import FCFSQueue, RankedQueue, by_priority
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..kvcache.base import KVAllocator
     from ..request import Request
 
@@ -55,11 +57,14 @@ class VllmV1(Scheduler):
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
         self.watermark = watermark
-        self.by_priority = scheduling_policy == "priority"
+        self.rank: Callable[[Request], float] | None = (
+            by_priority if scheduling_policy == "priority" else None
+        )
+        self.everyone_served = self.rank is None
         self._refused: tuple[Request, int] | None = None
 
     def queue(self) -> WaitingQueue:
-        return PriorityQueue() if self.by_priority else FCFSQueue()
+        return FCFSQueue() if self.rank is None else RankedQueue(self.rank)
 
     def refuses(self, request: Request) -> str | None:
         # Preempted at its end, a request is computed again in one piece, its answer included.
@@ -69,9 +74,7 @@ class VllmV1(Scheduler):
 
     def schedule(self, view: SchedulerView, allocator: KVAllocator) -> ScheduledBatch:
         batch = ScheduledBatch()
-        budget = self._continue_together(view, allocator, batch)
-        if budget is None:
-            budget = self._continue_in_order(view, allocator, batch)
+        budget = self._continue_running(view, allocator, batch)
         if batch.preempted:
             batch.limiter = "kv_blocks"
         elif view.waiting:
@@ -83,9 +86,14 @@ class VllmV1(Scheduler):
         return 0 if batch.tokens or batch.preempted or batch.admitted else 1 << 62
 
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
-        return len(view.waiting) == 1 or (self.by_priority and view.waiting.peek() is request)
+        return view.waiting.peek() is request
 
     # -- running requests ------------------------------------------------------------------------------------
+
+    def _continue_running(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int:
+        """Give running requests what they want, as far as it goes; return the budget left [tokens]."""
+        budget = self._continue_together(view, allocator, batch)
+        return self._continue_in_order(view, allocator, batch) if budget is None else budget
 
     def _continue_together(
         self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch
@@ -107,7 +115,7 @@ class VllmV1(Scheduler):
         if tokens:
             missing = self._missing(tokens, allocator)
             wanted += sum(missing.values())
-        if wanted > allocator.free_blocks and (self.by_priority or max(missing.values(), default=0) > 1):
+        if wanted > allocator.free_blocks and (self.rank or max(missing.values(), default=0) > 1):
             # Who wants several blocks may run out while some are free: they keep their content for now.
             tokens.clear()
             return None
@@ -155,31 +163,37 @@ class VllmV1(Scheduler):
         }
 
     def _continue_in_order(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch) -> int:
-        """Serve running requests in order, preempting from behind for blocks; return the budget left."""
+        """Serve running requests in turn, preempting for blocks; return the budget left."""
         view.dissolve()
         budget = self.max_num_batched_tokens
-        position = 0
-        running = view.running
-        while position < len(running) and budget > 0:
-            request = running[position]
-            count = min(self._wanted(view, request), budget)
+        for request in self._turns(view):
+            if budget <= 0:
+                break
+            count = 0 if request in batch.preempted else min(self._wanted(view, request), budget)
             if count <= 0:
-                position += 1
                 continue
             while not allocator.append(request, request.num_computed_tokens + count):
-                # Who arrives at one instant arrives in order: of true equals vLLM would take turns and never end.
-                victim = max(running, key=PriorityQueue.rank) if self.by_priority else running[-1]
+                victim = self._victim(view)
                 batch.preempted.append(victim)
                 budget += batch.tokens.pop(victim, 0)
-                if running.index(victim) < position:
-                    position -= 1
                 view.preempt(victim)
                 if victim is request:
                     return budget
             batch.tokens[request] = count
             budget -= count
-            position += 1
         return budget
+
+    def _turns(self, view: SchedulerView) -> list[Request]:
+        """Return the running requests in the order in which they may take blocks and budget."""
+        return list(view.running)
+
+    def _victim(self, view: SchedulerView) -> Request:
+        """Return the running request to preempt: the last of all."""
+        rank = self.rank
+        if rank is None:
+            return view.running[-1]
+        # Who arrives at one instant arrives in order: of true equals vLLM would take turns and never end.
+        return max(view.running, key=lambda request: (rank(request), request.arrival_ns, request.index))
 
     def _wanted(self, view: SchedulerView, request: Request) -> int:
         """Tokens a running request would compute now: all that is known of it, within the caps [tokens]."""
