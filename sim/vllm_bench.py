@@ -1,4 +1,4 @@
-"""A run in the form of vLLM's ``bench serve --save-result`` file, for tools that read those."""
+"""A run in the form of vLLM's ``bench serve --save-result --save-detailed`` file, for tools that read those."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .histogram import LogHistogram
 from .latency import Mask, completed, spans_ns, tpot_ns
 from .metrics import token_counts
 from .record import RunRecord
+from .request import Status
 from .slo import met_slo
 
 Milliseconds = dict[str, float | None]
@@ -20,11 +21,12 @@ NS_PER_MS = 1_000_000
 
 
 def vllm_bench(record: RunRecord) -> dict[str, Any]:
-    """Return the keys that vLLM's serving benchmark saves, without per-request lists.
+    """Return the keys that vLLM's serving benchmark saves, so that ``membound validate`` can read a run back.
 
     Times are those a client would see: TTFT and E2E include the engine profile's client overhead where it is
     known. ``date`` and ``max_output_tokens_per_s`` are None: the first would make equal runs differ, the
-    second is not kept. Source of the keys: ``vllm/benchmarks/serve.py``.
+    second is not kept. The lists of requests lack ``itls`` and ``generated_texts``: a run keeps neither; when the
+    last token came is in ``latencies``. Source of the keys: ``vllm/benchmarks/serve.py``.
     """
     done = completed(record)
     n, (inputs, outputs) = int(done.sum()), token_counts(record)
@@ -44,6 +46,7 @@ def vllm_bench(record: RunRecord) -> dict[str, Any]:
         "max_concurrent_requests": _max_concurrent(record, done),
         "rtfx": 0.0,
         **_latencies(record, done),
+        **_lists(record, done),
     }
 
 
@@ -66,15 +69,41 @@ def _head(record: RunRecord) -> dict[str, Any]:
 
 def _latencies(record: RunRecord, done: Mask) -> Milliseconds:
     """Return mean, median, deviation and 99th percentile of each latency [ms]."""
-    overhead_ns = (record.setup.client_overhead_s or 0.0) * NS_PER_S
-    ttft = spans_ns(record, "arrival_ns", "first_token_ns", done) + overhead_ns
-    e2e = spans_ns(record, "arrival_ns", "last_token_ns", done) + overhead_ns
+    ttft, e2e = (_client_ns(record, until, done) for until in ("first_token_ns", "last_token_ns"))
     return (
         _of_times("ttft", ttft)
         | _of_times("tpot", tpot_ns(record, done))
         | _of_histogram("itl", record.itl)
         | _of_times("e2el", e2e)
     )
+
+
+def _client_ns(record: RunRecord, until: str, which: Mask) -> npt.NDArray[np.float64]:
+    """Return the time from sending to an event as the client sees it, of the chosen requests [ns]."""
+    overhead_ns = (record.setup.client_overhead_s or 0.0) * NS_PER_S
+    return spans_ns(record, "arrival_ns", until, which) + overhead_ns
+
+
+def _lists(record: RunRecord, done: Mask) -> dict[str, list[Any]]:
+    """Return one value of each request, in order of submission; a failed one has an error and zeros [s]."""
+    requests, everyone = record.requests, np.ones_like(done)
+    sent_s = (requests["arrival_ns"] - record.start_ns) / NS_PER_S
+    first_s, last_s = (
+        np.where(done, _client_ns(record, until, everyone) / NS_PER_S, 0.0)
+        for until in ("first_token_ns", "last_token_ns")
+    )
+    statuses = requests["status"].tolist()
+    return {
+        "input_lens": requests["input_tokens"].tolist(),
+        "output_lens": np.where(done, requests["output_tokens"], 0).tolist(),
+        "ttfts": first_s.tolist(),
+        "latencies": last_s.tolist(),
+        "start_times": sent_s.tolist(),
+        "errors": [
+            "" if good else Status(status).name.lower()
+            for good, status in zip(done.tolist(), statuses, strict=True)
+        ],
+    }
 
 
 def _of_times(name: str, values_ns: npt.NDArray[np.floating[Any]]) -> Milliseconds:

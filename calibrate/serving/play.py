@@ -80,11 +80,11 @@ def play(run: ServedRun, draws: int = 0, server: Server | None = None) -> Played
     served = served[served >= run.skip_first]
     if not len(served):
         raise MemboundError("the simulator completed none of its requests")
-    state = stability(record)
+    state, overhead_s = stability(record), _overhead_s(run, resolved)
     return Played(
-        simulated={name: values[served] for name, values in _latencies(record, _overhead_s(run, resolved))},
+        simulated={name: values[served] for name, values in _latencies(record, overhead_s)},
         measured=_measured(load, served),
-        figures=_figures(record),
+        figures=_figures(record, overhead_s),
         answer_tokens=float(record.requests["output_tokens"][served].mean()),
         level=str(record.provenance.get("level", "")),
         borrowed=resolved.engine.scope != "full",
@@ -160,8 +160,15 @@ def _measured(load: Workload, served: NDArray[np.intp]) -> dict[str, Seconds]:
     return {name: values for name, values in found.items() if np.isfinite(values).any()}
 
 
-def _figures(record: RunRecord) -> dict[str, float]:
-    found = metrics.throughput(record) | {
+def _figures(record: RunRecord, overhead_s: float) -> dict[str, float]:
+    """Return rates over the client's time, from sending the first request to its last token, and the pool's figures."""
+    longer = (record.duration_s + overhead_s) / record.duration_s if record.duration_s > 0 else 1.0
+    rates = metrics.throughput(record)
+    found = {
+        name: value / longer
+        for name, value in rates.items()
+        if isinstance(value, int | float) and name.endswith("_per_s")
+    } | {
         "kv_peak": metrics.kv(record)["peak_usage"],
         "preemptions": metrics.request_counts(record)["preemptions"],
     }

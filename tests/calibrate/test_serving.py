@@ -282,6 +282,28 @@ def test_a_load_generator_s_result_is_replayed_on_the_server_of_a_scenario(tmp_p
         served_export(bench(tmp_path / "none.json"), SERVER)
 
 
+def test_a_simulated_run_is_validated_against_its_own_scenario_without_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = {
+        "arrivals": {"kind": "poisson", "rate_per_s": 30},
+        "input_tokens": {"kind": "uniform", "low": 100, "high": 900},
+        "output_tokens": {"kind": "uniform", "low": 1, "high": 60},
+        "requests": 60,
+    }
+    (tmp_path / "scenario.yaml").write_text(json.dumps(SERVER.to_dict() | {"workload": load}))
+    scenario, out = str(tmp_path / "scenario.yaml"), tmp_path / "out"
+    assert main(["simulate", scenario, "--out", str(out), "--quiet"]) == 0
+    capsys.readouterr()
+    command = ["validate", str(out / "vllm_bench.json"), "--scenario", scenario, "--format", "json"]
+    assert main(command) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    known = {name: error for name, error in found["error"].items() if error is not None}
+    assert {"ttft_mean", "ttft_p99", "tpot_mean", "e2e_p99", "throughput"} <= set(known)
+    assert known == pytest.approx(dict.fromkeys(known, 0), abs=1e-6)
+    assert found["per_request"]["e2e_mape"] == pytest.approx(0, abs=1e-6)
+
+
 def test_the_command_answers_or_skips_every_row_and_exits_by_the_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -257,6 +257,7 @@ def test_the_vllm_file_has_the_keys_that_vllm_saves_and_times_as_a_client_sees_t
             "max_concurrent_requests",
         ),
         "rtfx",
+        *("input_lens", "output_lens", "ttfts", "latencies", "start_times", "errors"),
     }
     expected |= {
         f"{s}_{m}_ms" for s in ("mean", "median", "std", "p99") for m in ("ttft", "tpot", "itl", "e2el")
@@ -268,6 +269,16 @@ def test_the_vllm_file_has_the_keys_that_vllm_saves_and_times_as_a_client_sees_t
     assert found["std_ttft_ms"] == pytest.approx(0)
     assert (found["completed"], found["failed"]) == (30, 1)
     assert found["duration"] == pytest.approx(3.02)
+
+
+def test_the_vllm_file_lists_every_request_and_a_failed_one_has_its_error(full):
+    found = vllm_bench(full)
+    assert found["start_times"][:3] == pytest.approx([0, 0.1, 0.2])
+    assert found["input_lens"] == [100] * 31
+    assert found["output_lens"] == [11] * 30 + [0]
+    assert found["ttfts"] == pytest.approx([0.0225] * 30 + [0])
+    assert found["latencies"] == pytest.approx([0.1225] * 30 + [0])
+    assert found["errors"] == [""] * 30 + ["rejected"]
 
 
 def test_concurrency_is_counted_in_seconds_of_the_run_as_vllm_does(make_record, row):

@@ -162,7 +162,7 @@ RECORD_FORMATS = (
             input_tokens="input_lens",
             output_tokens="output_lens",
             ttft=(Column("ttfts", "s"),),
-            e2e=(Column("e2els", "s"),),
+            e2e=(Column("latencies", "s"),),
         ),
         marks=("total_input_tokens", "request_throughput"),
         failures="an error",

@@ -10,7 +10,7 @@ from .formats import TraceFormat
 
 Record = Mapping[str, Any]
 REPORTS = ("guidellm", "vllm_bench")
-_LISTS = ("start_times", "input_lens", "output_lens", "ttfts")
+_LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "latencies")
 
 
 def report_rows(
@@ -69,8 +69,8 @@ def _vllm_rows(path: str, run: Record) -> tuple[list[Record], dict[str, int]]:
         if at < len(errors) and errors[at]:
             continue
         row = {key: values[at] for key, values in lists.items()}
-        if "ttfts" in row and at < len(gaps):
-            row["e2els"] = _sum(path, at, row["ttfts"], gaps[at])
+        if "latencies" not in row and "ttfts" in row and at < len(gaps):
+            row["latencies"] = _sum(path, at, row["ttfts"], gaps[at])
         rows.append(row)
     failed = sizes["input_lens"] - len(rows)
     return rows, {"an error": failed} if failed else {}
