@@ -1,4 +1,4 @@
-"""The activation peak of an engine's profile run: the larger of one forward pass and one sampling."""
+"""The activation peak of an engine's profile run: the largest of a forward pass, a sampling and a compilation."""
 
 from __future__ import annotations
 
@@ -47,6 +47,28 @@ def _ffn_width(ffn: FFN, hidden: int, tp: int, expert_parallel: bool) -> int:
         width = ffn.intermediate if expert_parallel else -(-ffn.intermediate // tp)
         return ffn.top_k * (max(2 * width, hidden) + width)
     return 0
+
+
+def expert_workspace_bytes(
+    model: ModelSpec, tokens: int, tensor_parallel_size: int = 1, *, expert_parallel: bool = False
+) -> int:
+    """Return the workspace that the experts of a layer share with those of all others [B]; 0 without experts.
+
+    Inputs and outputs of both matrices for ``top_k`` copies of each token, the outputs in place of the inputs
+    (source: vLLM 0.15.1, ``workspace_shapes`` of the Triton and CUTLASS experts).
+
+    >>> from membound.hwmodels.model import load_model
+    >>> expert_workspace_bytes(load_model("mixtral-8x7b"), 8192, 2) == 2 * 8192 * 2 * (7168 + 14336)
+    True
+    """
+    widest = 0
+    for ffn in {group.ffn for group in model.layers}:
+        if isinstance(ffn, MoEFFN):
+            width = ffn.intermediate if expert_parallel else -(-ffn.intermediate // tensor_parallel_size)
+            widest = max(
+                widest, ffn.top_k * (max(width, model.hidden) + max((1 + ffn.gated) * width, model.hidden))
+            )
+    return ACTIVATION_BYTES * tokens * widest
 
 
 def sampler_bytes(model: ModelSpec, rules: MemoryRules, tokens: int, rows: int) -> int:

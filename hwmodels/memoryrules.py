@@ -68,6 +68,9 @@ class MemoryRules:
     non_torch_gib : growth outside torch, by architecture, ``default`` for others [GiB]
     nccl_gib : communicators inside the budget (before 0.11), by ``nvlink`` or ``pcie``; empty: outside [GiB]
     graph_gib : what CUDA graphs take from the pool, unless eager [GiB]
+    times_kernels : while compiling inside the profile run, Inductor times horizontally fused kernels on random
+        copies of their inputs, the rotary table of queries and keys among them (torch 2.9, from 0.11.1 on)
+    keeps_workspace : the experts' workspace is one tensor that stays, so it lies beside the sampler (from 0.11.2 on)
     counts_context : the CUDA context is inside the budget (0.6.4 and before)
     latent_expanded : latent attention stores full heads (before 0.7.1)
     hybrid : windows are allocated as windows (from 0.9.2 on)
@@ -87,6 +90,8 @@ class MemoryRules:
     non_torch_gib: Mapping[str, float]
     nccl_gib: Mapping[str, float]
     graph_gib: float
+    times_kernels: bool
+    keeps_workspace: bool
     counts_context: bool
     latent_expanded: bool
     hybrid: bool
@@ -145,6 +150,10 @@ def memory_rules(version: str | Version, *, flashinfer_sampler: bool = False) ->
         non_torch_gib=NON_TORCH_GIB,
         nccl_gib=NCCL_GIB if v < (0, 11, 0) else {},
         graph_gib=GRAPH_GIB if v >= (0, 18, 0) else 0.0,
+        # Read in 0.11.2, 0.12.0, 0.13.0, 0.15.1 and 0.23.0: config/compilation.py (combo_kernels with
+        # benchmark_combo_kernel), fused_moe/modular_kernel.py and v1/worker/workspace.py.
+        times_kernels=v >= (0, 11, 1),
+        keeps_workspace=v >= (0, 11, 2),
         counts_context=v < (0, 6, 5),
         latent_expanded=v < (0, 7, 1),
         hybrid=v >= (0, 9, 2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from .activations import forward_bytes, sampler_bytes
+from .activations import expert_workspace_bytes, forward_bytes, sampler_bytes
 from .device import DeviceProfile
 from .errors import CapacityError
 from .kvlayout import KVLayout, kv_layout
@@ -90,7 +90,7 @@ class VllmCase:
             _printed_or(
                 printed.weights_bytes, Term("weights", shard.total, "formula", "parameters as stored, tables")
             ),
-            _printed_or(printed.activation_bytes, self._activations(settings, ranks, last)),
+            _printed_or(printed.activation_bytes, self._activations(settings, ranks, shard, last)),
         ]
         if settings.reserve_bytes is not None:
             note = "non-torch growth and graphs, fitted from a line of the same host"
@@ -113,23 +113,36 @@ class VllmCase:
             terms.append(_printed_or(printed.graph_bytes, graphs))
         return tuple(terms)
 
-    def _activations(self, settings: PoolSettings, ranks: Parallelism, last: bool) -> Term:
+    def _activations(
+        self, settings: PoolSettings, ranks: Parallelism, shard: WeightShard, last: bool
+    ) -> Term:
+        """Return the largest peak of the profile run, and which part of it that is."""
+        tokens = self._profiled_tokens(settings)
+        tp, whole = ranks.tensor_parallel_size, ranks.expert_parallel
+        rows = min(settings.max_num_seqs or 1, tokens)
+        peaks = {
+            f"forward pass of {tokens:,} tokens": forward_bytes(self.model, tokens, tp, expert_parallel=whole)
+        }
+        if last:  # Only the last stage of a pipeline samples.
+            sampled = sampler_bytes(self.model, self.rules, tokens, rows)
+            kept = expert_workspace_bytes(self.model, tokens, tp, expert_parallel=whole)
+            if sampled and kept and self.rules.keeps_workspace:
+                peaks[f"sampling {rows:,} rows beside the experts' workspace"] = sampled + kept
+            else:
+                peaks[f"sampling {rows:,} rows, more than the forward pass"] = sampled
+        if self.rules.times_kernels and not settings.enforce_eager:
+            peaks["compiling: kernels are timed on a copy of the rotary table"] = shard.rotary
+        note = max(peaks, key=lambda name: peaks[name])
+        return Term("activations", peaks[note], "formula", note)
+
+    def _profiled_tokens(self, settings: PoolSettings) -> int:
+        """Tokens of the profile run: V0 takes a whole prompt unless it chunks."""
         tokens = settings.max_num_batched_tokens or 1
         length = settings.max_model_len or tokens
         chunked = settings.enable_chunked_prefill
         if self.rules.scheduler == "v0" and not (length > V0_CHUNKS_BEYOND if chunked is None else chunked):
-            tokens = length
-        forward = forward_bytes(
-            self.model, tokens, ranks.tensor_parallel_size, expert_parallel=ranks.expert_parallel
-        )
-        rows = min(settings.max_num_seqs or 1, tokens)
-        # Only the last stage of a pipeline samples.
-        sampler = sampler_bytes(self.model, self.rules, tokens, rows) if last else 0
-        if sampler > forward:
-            return Term(
-                "activations", sampler, "formula", f"sampling {rows:,} rows, more than the forward pass"
-            )
-        return Term("activations", forward, "formula", f"forward pass of {tokens:,} tokens")
+            return length
+        return tokens
 
     def spare(self, settings: PoolSettings, ranks: Parallelism) -> int:
         """Bytes left on the tightest rank after one block that a request can have [B]."""

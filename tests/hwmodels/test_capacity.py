@@ -174,6 +174,33 @@ def test_fewer_than_128_rows_take_another_path_of_the_sort() -> None:
     assert memory_rules("0.15", flashinfer_sampler=True).sampler_bytes_per_entry(1024) == 16
 
 
+def test_a_rotary_table_larger_than_the_sampler_is_the_peak_where_the_compiler_times_kernels() -> None:
+    # 10,485,760 positions x 128 x 2 B = 2.5 GiB, copied once; read in vLLM 0.11.2 to 0.23
+    scout = {
+        "model": "llama-4-scout-fp8-dynamic",
+        "tp": 2,
+        "max_num_seqs": 128,
+        "max_num_batched_tokens": 2048,
+    }
+    timed = pool("0.15", **scout)
+    term = next(t for t in timed.terms if t.name == "activations")
+    assert term.bytes == 10_485_760 * 128 * 2
+    assert "rotary table" in term.note
+    for other in (pool("0.11.0", **scout), pool("0.15", enforce_eager=True, **scout)):
+        assert other.term_bytes("activations") < term.bytes
+    assert "sampling" in next(t for t in pool("0.15").terms if t.name == "activations").note
+
+
+def test_the_experts_workspace_stays_beside_the_sampler() -> None:
+    # Mixtral on two ranks: 8,192 tokens x 2 experts x (7,168 + 14,336) elements of 2 B
+    before, after = (pool(v, "mixtral-8x7b", tp=2).term_bytes("activations") for v in ("0.11.0", "0.15"))
+    assert after - before == 8192 * 2 * (7168 + 14_336) * 2
+    assert (
+        "workspace"
+        in next(t for t in pool("0.15", "mixtral-8x7b", tp=2).terms if t.name == "activations").note
+    )
+
+
 def test_communicators_count_before_0_11_and_only_with_several_ranks() -> None:
     def names(version: str, tp: int, device: str = "h100_sxm") -> dict[str, float]:
         return {t.name: t.bytes / GIB for t in pool(version, tp=tp, device=device).terms}
