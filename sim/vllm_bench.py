@@ -81,7 +81,7 @@ def _latencies(record: RunRecord, done: Mask) -> Milliseconds:
 def _client_ns(record: RunRecord, until: str, which: Mask) -> npt.NDArray[np.float64]:
     """Return the time from sending to an event as the client sees it, of the chosen requests [ns]."""
     overhead_ns = (record.setup.client_overhead_s or 0.0) * NS_PER_S
-    return spans_ns(record, "arrival_ns", until, which) + overhead_ns
+    return spans_ns(record, "arrival_ns", until, which).astype(np.float64) + overhead_ns
 
 
 def _lists(record: RunRecord, done: Mask) -> dict[str, list[Any]]:
