@@ -39,6 +39,7 @@ class StepColumns:
     prefill_new, prefill_cached : chunks of all rows, int64 (chunks,) [tokens]
     duration_ns : duration of every step, int64 (sum of steps,) [ns]
     contexts : single contexts of each row's first step, where ``StepModel.needs_contexts``
+    rejected : drafted tokens of each step that were not accepted, None: nothing was drafted [tokens]
     """
 
     steps: Int64Array
@@ -51,6 +52,7 @@ class StepColumns:
     prefill_cached: Int64Array
     duration_ns: Int64Array
     contexts: Sequence[Sequence[int] | None] | None = None
+    rejected: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,13 @@ def account(model: StepModel, columns: StepColumns) -> StepAccount:
 
     Durations may be longer than the model's own (contention): every cause then grows in proportion.
     """
-    rows = _Rows.of(columns)
+    rows = Rows.of(columns)
+    time, host, seen = step_times(model, columns, rows)
+    return summed_up(model, columns, rows, time, host, seen)
+
+
+def step_times(model: StepModel, columns: StepColumns, rows: Rows) -> tuple[KernelTime, Array, list[Array]]:
+    """Return every step's kernels and host time [s], and the keys that each kind of attention sees [tokens]."""
     time = _row_time(model, columns, rows).map(lambda value: _spread(value, rows))
     sequences = columns.n_decode + rows.chunks
     time = time + model.state_time(sequences).map(lambda value: _spread(value, rows))
@@ -100,26 +108,38 @@ def account(model: StepModel, columns: StepColumns) -> StepAccount:
         decode, pairs = _decode_time(model, kind, columns, rows)
         time = time + decode
         seen.append(pairs)
+    return time, host, seen
+
+
+def summed_up(
+    model: StepModel,
+    columns: StepColumns,
+    rows: Rows,
+    time: KernelTime,
+    host: Array,
+    seen: Sequence[Array],
+) -> StepAccount:
+    """Return the account of steps whose kernels' and host's times are known."""
     causes = [np.asarray(getattr(time, cause)) for cause in CAUSES] + [host]
     causes_ns = _whole(causes, columns.duration_ns)
     stretch = columns.duration_ns / 1e9 / np.maximum(sum(causes), 1e-300)
-    flop, executed = _flop(model, columns, rows, seen)
+    flop, executed = flop_of(model, columns, rows, seen)
     weights, kv = _bytes(model, columns, rows, seen)
     return StepAccount(
         causes_ns=causes_ns,
         flop=flop,
-        useful_flop_seconds=_over_peaks(model, flop),
+        useful_flop_seconds=over_peaks(model, flop),
         weight_bytes=weights,
         kv_bytes=kv,
         kernel_busy_s=(columns.duration_ns - causes_ns[:, -1]) / 1e9,
         sm_active_s=np.asarray(time.compute_demand) * stretch,
-        tensor_active_s=_over_peaks(model, executed),
+        tensor_active_s=over_peaks(model, executed),
         dram_active_s=np.asarray(time.hbm_demand),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """How rows unfold into steps.
 
     Attributes
@@ -136,7 +156,7 @@ class _Rows:
     with_chunks: Int64Array
 
     @classmethod
-    def of(cls, columns: StepColumns) -> _Rows:
+    def of(cls, columns: StepColumns) -> Rows:
         """Unfold rows."""
         steps = columns.steps
         of_step = np.repeat(np.arange(len(steps)), steps)
@@ -151,15 +171,15 @@ class _Rows:
         return cls(of_step, nth, chunks, new_tokens, with_chunks)
 
 
-def _spread(value: Value | NDArray[np.floating[Any]], rows: _Rows) -> Array:
+def _spread(value: Value | NDArray[np.floating[Any]], rows: Rows) -> Array:
     """Give every step the value of its row."""
     per_row = np.broadcast_to(np.asarray(value, dtype=np.float64), rows.chunks.shape)
     return per_row[rows.of_step]
 
 
-def _row_time(model: StepModel, columns: StepColumns, rows: _Rows) -> KernelTime:
+def _row_time(model: StepModel, columns: StepColumns, rows: Rows) -> KernelTime:
     """Return what is the same in all steps of a row: token part, head, sampler, prefill attention [s]."""
-    padded = model.padded(columns.n_decode + rows.new_tokens)
+    padded = model.padded(columns.n_decode * model.queries + rows.new_tokens)
     counts, where = np.unique(padded, return_inverse=True)
     total = KernelTime()
     for part in model.tokens.table(counts).values():
@@ -180,7 +200,7 @@ def _row_time(model: StepModel, columns: StepColumns, rows: _Rows) -> KernelTime
     return time
 
 
-def _scatter(value: Value, rows: _Rows) -> Array:
+def _scatter(value: Value, rows: Rows) -> Array:
     """Place values of rows that have chunks among zeros."""
     out = np.zeros(len(rows.chunks))
     out[rows.with_chunks] = value
@@ -188,7 +208,7 @@ def _scatter(value: Value, rows: _Rows) -> Array:
 
 
 def _decode_time(
-    model: StepModel, kind: AttentionKind, columns: StepColumns, rows: _Rows
+    model: StepModel, kind: AttentionKind, columns: StepColumns, rows: Rows
 ) -> tuple[KernelTime, Array]:
     """Return one kind of decode attention in every step [s], and the keys its queries see [tokens]."""
     sums, longest = _visible(kind, columns, rows)
@@ -221,7 +241,7 @@ def _decode_time(
     return time.times(float(kind.count)).map(everywhere), sums
 
 
-def _visible(kind: AttentionKind, columns: StepColumns, rows: _Rows) -> tuple[Array, Int64Array]:
+def _visible(kind: AttentionKind, columns: StepColumns, rows: Rows) -> tuple[Array, Int64Array]:
     """Return summed and longest visible context of every step [tokens]."""
     if not kind.shape.window:
         sums = columns.context_sum[rows.of_step] + columns.n_decode[rows.of_step] * rows.nth
@@ -272,11 +292,17 @@ def _whole(causes: Sequence[Array], duration_ns: Int64Array) -> Int64Array:
     return out
 
 
-def _flop(
-    model: StepModel, columns: StepColumns, rows: _Rows, seen: Sequence[Array]
+def flop_of(
+    model: StepModel, columns: StepColumns, rows: Rows, seen: Sequence[Array]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return FLOP by dtype of every step: of the tokens asked for, and as executed (padded) [FLOP]."""
-    tokens = columns.n_decode + rows.new_tokens
+    """Return FLOP by dtype of every step: of the tokens asked for, and as executed (padded) [FLOP].
+
+    Approximation: what an accepted token attends to is the mean of its batch; acceptance knows nothing of length.
+    """
+    computed = columns.n_decode * model.queries
+    tokens = computed + rows.new_tokens
+    wasted: Array | float = 0.0 if columns.rejected is None else columns.rejected
+    decoded = np.maximum(_spread(computed * 1.0, rows), 1.0)
     useful: dict[str, Array] = {}
     executed: dict[str, Array] = {}
 
@@ -285,21 +311,27 @@ def _flop(
         executed[dtype] = executed.get(dtype, 0.0) + done
 
     for dtype, per_token in model.plan.flop_per_token.items():
-        add(dtype, _spread(tokens * per_token, rows), _spread(model.padded(tokens) * per_token, rows))
+        asked = _spread(tokens * per_token, rows) - wasted * per_token
+        add(dtype, asked, _spread(model.padded(tokens) * per_token, rows))
     head = model.plan.head
     add(
         head.precision.compute,
-        _spread(columns.sampled * head.flop_per_token, rows),
+        _spread(columns.sampled * head.flop_per_token, rows) - wasted * head.flop_per_token,
         _spread(model.padded(columns.sampled) * head.flop_per_token, rows),
     )
     for kind, keys in zip(model.kinds, seen, strict=True):
-        pairs = keys + _spread(_prefill_pairs(kind, columns, rows), rows)
-        work = kind.count * kind.shape.flop_per_pair * pairs
-        add(kind.shape.dtype, work, work)
+        of_chunks = _spread(_prefill_pairs(kind, columns, rows), rows)
+        work = kind.count * kind.shape.flop_per_pair
+        pairs = keys * float(model.queries)
+        add(
+            kind.shape.dtype,
+            work * (pairs * (1.0 - wasted / decoded) + of_chunks),
+            work * (pairs + of_chunks),
+        )
     return useful, executed
 
 
-def _prefill_pairs(kind: AttentionKind, columns: StepColumns, rows: _Rows) -> Array:
+def _prefill_pairs(kind: AttentionKind, columns: StepColumns, rows: Rows) -> Array:
     """Return the (query, key) pairs that the chunks of each row need, causal and inside the window."""
     if not len(rows.with_chunks):
         return np.zeros(len(rows.chunks))
@@ -312,12 +344,17 @@ def _prefill_pairs(kind: AttentionKind, columns: StepColumns, rows: _Rows) -> Ar
     return _scatter(np.add.reduceat(pairs, columns.prefill_starts[rows.with_chunks]), rows)
 
 
-def _bytes(model: StepModel, columns: StepColumns, rows: _Rows, seen: Sequence[Array]) -> tuple[Array, Array]:
-    """Return necessary bytes of weights and of KV of every step [B]."""
-    tokens = columns.n_decode + rows.new_tokens
+def _bytes(model: StepModel, columns: StepColumns, rows: Rows, seen: Sequence[Array]) -> tuple[Array, Array]:
+    """Return necessary bytes of weights and of KV of every step [B].
+
+    Approximation: of experts, those that rejected tokens alone touched are counted with the others.
+    """
+    tokens = columns.n_decode * model.queries + rows.new_tokens
     weights = _spread(model.weight_bytes(tokens), rows)
     states = 2.0 * model.plan.state_bytes * (columns.n_decode + rows.chunks)
     kv = _spread(tokens * model.plan.kv_bytes_per_token + states, rows)
+    if columns.rejected is not None:
+        kv = kv - columns.rejected * model.plan.kv_bytes_per_token
     for kind, keys in zip(model.kinds, seen, strict=True):
         read = keys
         if len(rows.with_chunks):
@@ -330,7 +367,7 @@ def _bytes(model: StepModel, columns: StepColumns, rows: _Rows, seen: Sequence[A
     return weights, kv
 
 
-def _over_peaks(model: StepModel, flop: dict[str, Array]) -> Array:
+def over_peaks(model: StepModel, flop: dict[str, Array]) -> Array:
     """Return work over the peak of its dtype [s]."""
     total: Array = np.zeros(())
     for dtype, work in flop.items():

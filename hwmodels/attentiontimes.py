@@ -41,6 +41,7 @@ class AttentionKind:
     shape : the layer on one rank
     decode_params, decode_shape : lane and shape of decode attention
     prefill : prefill attention, ready to be asked
+    queries : rows of each decoding sequence: 1, or more where drafted tokens are verified beside it
     """
 
     chip: Chip
@@ -49,6 +50,7 @@ class AttentionKind:
     decode_params: DecodeParams
     decode_shape: DecodeShape
     prefill: PrefillForm
+    queries: int = 1
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
 
     def terms(self, batch: int, key_blocks: int) -> DecodeTerms:
@@ -76,6 +78,8 @@ class AttentionKind:
         if self.shape.chunked:
             inside = (seen - 1) % window + 1
             return int(inside.sum()), int(inside.max())
+        # Beside its own window a row of several reads what the rows before it see.
+        window += self.queries - 1
         return int(np.minimum(seen, window).sum()), min(longest, window)
 
     def visible_run(
@@ -115,7 +119,13 @@ class AttentionKind:
 
 
 def attention_kinds(
-    device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan, *, naive: bool = False
+    device: StepDevice,
+    engine: StepEngine,
+    chip: Chip,
+    plan: ModelPlan,
+    *,
+    naive: bool = False,
+    queries: int = 1,
 ) -> tuple[AttentionKind, ...]:
     """Bind a model's attention layers to a device's lanes, equal layers together.
 
@@ -123,20 +133,21 @@ def attention_kinds(
     ----------
     device, engine, chip, plan : whose lanes, which software lane, datasheet symbols, and the lowered model
     naive : the score matrix goes through HBM, with three more launches (mask, softmax, values)
+    queries : rows of each decoding sequence; they share its keys and values, read once
     """
     counts: dict[AttentionShape, int] = {}
     for layer in plan.layers:
         if layer.attention is not None:
             counts[layer.attention] = counts.get(layer.attention, 0) + layer.count
     kinds = (
-        (_latent if shape.kind == "mla" else _grouped_query)(device, engine, chip, shape, count)
+        (_latent if shape.kind == "mla" else _grouped_query)(device, engine, chip, shape, count, queries)
         for shape, count in counts.items()
     )
     return tuple(_naive(kind, engine) if naive else kind for kind in kinds)
 
 
 def _grouped_query(
-    device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
+    device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int, queries: int
 ) -> AttentionKind:
     gemm = device.lane("gemm", engine.lane)
     made_for = attention_lane(
@@ -150,6 +161,7 @@ def _grouped_query(
     params = DecodeParams.from_lane(nearest_lane(device, "decode_attention", made_for))
     prefill = PrefillParams.from_lane(nearest_lane(device, "prefill_attention", made_for), gemm)
     heads = (shape.n_heads, shape.n_kv_heads, shape.head_dim, shape.kv_width, shape.v_head_dim)
+    rows = (shape.n_heads * queries, *heads[1:])
     # Approximation: a chunk of prompt under chunked attention is timed as under a window of the chunk's size.
     at_prefill = prefill_shape(*heads, window=shape.window, dtype=shape.dtype)
     return AttentionKind(
@@ -157,13 +169,14 @@ def _grouped_query(
         count=count,
         shape=shape,
         decode_params=params,
-        decode_shape=decode_shape(params, *heads, dtype=shape.dtype),
+        decode_shape=decode_shape(params, *rows, dtype=shape.dtype),
         prefill=prefill_form(chip, prefill, at_prefill),
+        queries=queries,
     )
 
 
 def _latent(
-    device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int
+    device: StepDevice, engine: StepEngine, chip: Chip, shape: AttentionShape, count: int, queries: int
 ) -> AttentionKind:
     gemm = device.lane("gemm", engine.lane)
     decode, prefill = device.lane("mla_decode", engine.lane), device.lane("mla_prefill", engine.lane)
@@ -171,7 +184,7 @@ def _latent(
     at_decode = mla_decode_shape(
         params,
         decode,
-        shape.n_heads,
+        shape.n_heads * queries,
         shape.head_dim,
         shape.v_head_dim,
         shape.kv_bytes_per_token,
@@ -192,6 +205,7 @@ def _latent(
         decode_params=params,
         decode_shape=at_decode,
         prefill=prefill_form(chip, PrefillParams.from_lane(prefill, gemm), at_prefill),
+        queries=queries,
     )
 
 
@@ -203,7 +217,7 @@ def _naive(kind: AttentionKind, engine: StepEngine) -> AttentionKind:
     return replace(
         kind,
         decode_params=replace(kind.decode_params, t0=kind.decode_params.t0 + launches),
-        decode_shape=with_scores(kind.decode_shape, kind.shape.n_heads),
+        decode_shape=with_scores(kind.decode_shape, kind.shape.n_heads * kind.queries),
         prefill=replace(kind.prefill, shape=scored, params=params),
         _terms={},
     )

@@ -64,6 +64,10 @@ def kv_pool(
     check_parallelism(model, ranks.tensor_parallel_size)
     name = engine_name(engine.engine)
     resolved = resolve(device, engine, model, given)
+    if given.draft is not None and name != "vllm":
+        raise CapacityError(
+            f"speculative: what a draft takes of {engine.id}'s memory is not known; allowed: vLLM engines, or null"
+        )
     if name == "sglang":
         return sglang_pool(device, engine, model, ranks, resolved, given)
     if name == "tensorrt-llm":

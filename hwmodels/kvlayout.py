@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import lcm
+from math import ceil, lcm
 
 from .errors import CapacityError
 from .kvcaches import CacheSpec, Kind, kv_dtype, layer_caches
@@ -205,6 +205,28 @@ def kv_layout(
         context_parallel=decode_context_parallel_size,
         state_blocks=state_blocks,
         notes=notes,
+    )
+
+
+def with_draft(layout: KVLayout, draft: KVLayout) -> KVLayout:
+    """Return a layout whose blocks also hold what a draft model keeps of the same tokens.
+
+    vLLM gives the draft's layers pages in the blocks of the target's. They lie on the last stage of a pipeline.
+
+    Approximation: where the target's layers cache in different ways, the draft's pages are spread over the groups that
+    grow, without the padding that vLLM's grouping may add; windows of the draft are kept as full attention.
+    """
+    growing = [group for group in layout.groups if group.kind == "full"]
+    if not draft.bytes_per_token or not growing:
+        return layout
+    shares = sum(group.copies / group.block_tokens for group in growing)
+    more = ceil(draft.bytes_per_token * layout.context_parallel / shares)
+    *before, last = layout.stage_bytes_per_block
+    return replace(
+        layout,
+        stage_bytes_per_block=(*before, last + more),
+        bytes_per_token=layout.bytes_per_token + draft.bytes_per_token,
+        bytes_per_token_below_window=layout.bytes_per_token_below_window + draft.bytes_per_token,
     )
 
 

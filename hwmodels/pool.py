@@ -8,6 +8,7 @@ from typing import Literal
 
 from .bareengine import EngineLike
 from .device import DeviceProfile
+from .drafting import Draft
 from .kvcaches import kv_dtype
 from .kvlayout import KVLayout
 from .lowering import Parallelism
@@ -44,6 +45,7 @@ class PoolSettings:
     flashinfer_sampler : sampling without a sort before 0.18
     reserve_bytes : what ``fit_reserve`` found on the same host for non-torch growth and graphs together [B]
     printed : figures the engine printed; each replaces what it would be computed from
+    draft : what drafts for the model on the same ranks; its weights and KV are part of the sum
     """
 
     gpu_memory_utilization: float | None = None
@@ -64,6 +66,7 @@ class PoolSettings:
     flashinfer_sampler: bool = False
     reserve_bytes: int | None = None
     printed: PrintedMemory | None = None
+    draft: Draft | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class Term:
 
     Attributes
     ----------
-    name : ``weights``, ``activations``, ``non_torch``, ``nccl``, ``context``, ``graphs``, ``reserve``
+    name : ``weights``, ``draft_weights``, ``activations``, ``non_torch``, ``nccl``, ``context``, ``graphs``,
+        ``reserve``
     bytes : size [B]
     source : ``printed`` by the engine, a ``formula``, a fitted ``constant``, or a ``setting``
     note : what it consists of, or why this value

@@ -34,6 +34,7 @@ class SizeReport:
         low, high = pool.blocks_range
         return {
             "weights_bytes": pool.term_bytes("weights"),
+            **({"draft_weights_bytes": draft} if (draft := pool.term_bytes("draft_weights")) else {}),
             "activation_bytes": pool.term_bytes("activations"),
             "reserve_bytes": pool.term_bytes(*RESERVE),
             "kv_pool_bytes": pool.kv_pool_bytes,

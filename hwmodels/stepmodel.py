@@ -49,6 +49,7 @@ class StepModel:
     sampling : ``greedy`` or ``top_p_top_k``
     routing : how tokens choose experts; real traffic (``Zipf(0.8)``) if not given
     attention : ``flash``, or ``naive`` with the score matrix written to and read from HBM
+    queries : tokens that each decoding sequence computes in a step: 1, or one and the drafted ones it verifies
 
     Raises
     ------
@@ -67,6 +68,7 @@ class StepModel:
         sampling: Literal["greedy", "top_p_top_k"] | str = "greedy",
         routing: Routing | None = None,
         attention: Literal["flash", "naive"] | str = "flash",
+        queries: int = 1,
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
@@ -75,12 +77,13 @@ class StepModel:
         self.device = device
         self.engine = engine
         self.model = model
+        self.queries = queries
         self.chip = chip_of(device)
         self.plan = lower_model(model, parallelism or Parallelism(), quantization or Quantization())
         if self.chip.roofline3:
             _refuse_untimed(model, self.plan)
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(
-            device, engine, self.chip, self.plan, naive=attention == "naive"
+            device, engine, self.chip, self.plan, naive=attention == "naive", queries=queries
         )
         self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf())
         self._head = matrix_groups(device, engine.lane, Counter([self.plan.head]))[0]
@@ -115,17 +118,17 @@ class StepModel:
 
         Parameters
         ----------
-        n_decode : sequences with one scheduled token
+        n_decode : sequences that decode: ``queries`` scheduled tokens each
         context_sum, longest : keys they read, the new token included: all together, and by the longest
             [tokens]
         prefill : (new tokens, tokens cached before) of every other scheduled sequence [tokens]
         sampled : rows that reach the output head and the sampler
         contexts : keys each sequence reads, where ``needs_contexts`` [tokens]
         """
-        if not prefill and sampled == n_decode:
+        if not prefill and sampled == n_decode * self.queries:
             return int(self.decode_run_ns(n_decode, context_sum, longest, 1, contexts)[0])
         return int(
-            self._mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts) * NANO + 0.5
+            self.mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts) * NANO + 0.5
         )
 
     def decode_run_ns(
@@ -168,7 +171,7 @@ class StepModel:
         contexts: Sequence[int] | None = None,
     ) -> tuple[Phase, ...]:
         """Return the phases of a step (parameters as in ``step_ns``); their seconds sum to it, unrounded."""
-        m = padded(self._capture, n_decode + sum(chunk[0] for chunk in prefill))
+        m = padded(self._capture, n_decode * self.queries + sum(chunk[0] for chunk in prefill))
         attention = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
         sequences = np.array([n_decode + len(prefill)])
         found = [*self._token_phases(m), as_phase("attention", attention), self._head_phase(sampled)]
@@ -292,16 +295,61 @@ class StepModel:
         """Return a run's durations where layers differ in shape or window [ns]."""
         seconds = np.full(steps, self._base(batch))
         for kind in self.kinds:
-            sums, most = kind.visible_run(batch, context_sum, longest, steps, contexts)
-            blocks = -(-most // kind.decode_params.key_block)
-            cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), steps]
-            x = sums.astype(np.float64)
-            for start, end in pairwise(cuts):
-                terms = kind.terms(batch, int(blocks[start]))
-                seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
+            self._add_attention(
+                seconds, kind, batch, *kind.visible_run(batch, context_sum, longest, steps, contexts)
+            )
         return (seconds * NANO + 0.5).astype(np.int64)
 
-    def _mixed_seconds(
+    def _add_attention(
+        self,
+        seconds: NDArray[np.float64],
+        kind: AttentionKind,
+        batch: int,
+        sums: NDArray[np.int64],
+        longest: NDArray[np.int64],
+    ) -> None:
+        """Add one kind of decode attention to the time of steps that see so many keys [s]."""
+        blocks = -(-longest // kind.decode_params.key_block)
+        cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
+        x = sums.astype(np.float64)
+        for start, end in pairwise(cuts):
+            terms = kind.terms(batch, int(blocks[start]))
+            seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
+
+    def decode_seconds(
+        self,
+        n_decode: int,
+        context_sums: NDArray[np.int64],
+        longest: NDArray[np.int64],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the time of decode steps of one batch with any contexts, shape (steps,) [s].
+
+        Parameters
+        ----------
+        n_decode, sampled : of every step, as in ``step_ns``
+        context_sums, longest : keys read in each step, shape (steps,) [tokens]
+        contexts : of a single step, where ``needs_contexts``
+        """
+        alone = (
+            self.tokens.seconds(padded(self._capture, n_decode * self.queries))
+            + self._rows(sampled)
+            + self._per_sequence(n_decode)
+        )
+        seconds = np.full(len(context_sums), alone)
+        for kind in self.kinds:
+            if not kind.shape.window:
+                self._add_attention(seconds, kind, n_decode, context_sums, longest)
+                continue
+            for step in range(len(seconds)):
+                seen, most = kind.visible(n_decode, int(context_sums[step]), int(longest[step]), contexts)
+                self._add_attention(
+                    seconds[step : step + 1], kind, n_decode, np.array([seen]), np.array([most])
+                )
+        return seconds
+
+    def mixed_seconds(
         self,
         n_decode: int,
         context_sum: int,
@@ -310,9 +358,9 @@ class StepModel:
         sampled: int,
         contexts: Sequence[int] | None,
     ) -> float:
-        """Return the duration of a step with prefill chunks [s]."""
+        """Return the duration of a step with prefill chunks, unrounded [s]; parameters as in ``step_ns``."""
         new = [chunk[0] for chunk in prefill]
-        m = padded(self._capture, n_decode + sum(new))
+        m = padded(self._capture, n_decode * self.queries + sum(new))
         seconds = self.tokens.seconds(m) + self._rows(sampled) + self._per_sequence(n_decode + len(prefill))
         factor = self._mixed_factor(max(new, default=0))
         for kind in self.kinds:
@@ -338,8 +386,8 @@ class StepModel:
         found = self._bases.get(batch)
         if found is None:
             found = (
-                self.tokens.seconds(padded(self._capture, batch))
-                + self._rows(batch)
+                self.tokens.seconds(padded(self._capture, batch * self.queries))
+                + self._rows(batch * self.queries)
                 + self._per_sequence(batch)
             )
             self._bases[batch] = found

@@ -8,7 +8,7 @@ from math import ceil
 from .activations import expert_workspace_bytes, forward_bytes, sampler_bytes
 from .device import DeviceProfile
 from .errors import CapacityError
-from .kvlayout import KVLayout, kv_layout
+from .kvlayout import KVLayout, kv_layout, with_draft
 from .lowering import Parallelism
 from .memorylog import PrintedMemory
 from .memoryrules import CONTEXT_GIB, GIB, GRAPH_GIB, MemoryRules
@@ -57,6 +57,18 @@ class VllmCase:
             state_blocks=settings.state_blocks,
         )
 
+    def draft_layout(self, settings: PoolSettings, ranks: Parallelism) -> KVLayout:
+        """How the draft's KV would be packed if it stood alone."""
+        assert settings.draft is not None
+        return kv_layout(
+            settings.draft.model,
+            kv_cache_dtype=settings.kv_cache_dtype,
+            block_size=settings.block_size or 16,
+            tensor_parallel_size=ranks.tensor_parallel_size,
+            hybrid=False,
+            expanded=self.rules.latent_expanded,
+        )
+
     def _hybrid(self) -> bool:
         """Whether this version allocates the model's windows as windows."""
         chunked = any(isinstance(mixer, Attention) and mixer.chunked for _, mixer in self.model.mixers())
@@ -65,6 +77,8 @@ class VllmCase:
     def stages(self, settings: PoolSettings, ranks: Parallelism) -> tuple[tuple[PoolStage, ...], KVLayout]:
         """Divide the memory of each stage's rank; ``settings`` must be resolved."""
         layout = self.layout(settings, ranks)
+        if settings.draft is not None:
+            layout = with_draft(layout, self.draft_layout(settings, ranks))
         shards = weight_shards(
             self.model,
             weights=settings.weights,
@@ -82,6 +96,24 @@ class VllmCase:
             found.append(PoolStage(len(held[i]), shard, terms, pool, layout.stage_bytes_per_block[i]))
         return tuple(found), layout
 
+    def _draft_weights(self, settings: PoolSettings, ranks: Parallelism, last: bool) -> list[Term]:
+        """Weights of what drafts, on the last stage of a pipeline."""
+        draft = settings.draft
+        if draft is None or not last:
+            return []
+        tp = ranks.tensor_parallel_size
+        (shard,) = weight_shards(
+            draft.model,
+            weights=draft.quantization.weights,
+            tensor_parallel_size=tp,
+            expert_parallel=ranks.expert_parallel,
+        )
+        size, note = shard.total, f"{draft.model.id}, as stored"
+        if draft.shared_tables:
+            size -= shard.embedding + shard.head + shard.rotary
+            note = f"{draft.model.id}; embedding and output head are the target's"
+        return [Term("draft_weights", size, "formula", note)]
+
     def _terms(
         self, settings: PoolSettings, ranks: Parallelism, shard: WeightShard, last: bool
     ) -> tuple[Term, ...]:
@@ -90,6 +122,7 @@ class VllmCase:
             _printed_or(
                 printed.weights_bytes, Term("weights", shard.total, "formula", "parameters as stored, tables")
             ),
+            *self._draft_weights(settings, ranks, last),
             _printed_or(printed.activation_bytes, self._activations(settings, ranks, shard, last)),
         ]
         if settings.reserve_bytes is not None:

@@ -1,0 +1,239 @@
+"""How long a step takes that verifies drafted tokens and drafts the next ones.
+
+``t = target step with q rows a sequence + first draft pass (q rows a sequence, and the prompts) + (k - 1) passes of
+one row a sequence``. A sequence's keys and values are read once for its q = 1 + k rows. Drafts run after the target,
+on the same device, as vLLM runs them. Forms and lanes are those of plain steps; no lane of such a step was measured,
+so everything here is unvalidated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .drafting import Draft
+from .lowering import ParallelismLike
+from .precision import Quantization, QuantizationLike
+from .routing import Routing
+from .spec import ModelSpec
+from .stepmodel import NANO, StepModel
+from .steptypes import Phase, StepDevice, StepEngine
+
+LOOKUP_S_PER_TOKEN = 8e-9
+"""Host time to look for an n-gram in one token of context [s].
+
+Approximation: vLLM's search (a KMP scan of each sequence's tokens, up to 5-grams) as a C loop on one core of a server
+took 7.9 to 8.2 ns a token of context; vLLM spreads large batches over up to 8 threads, which is left out.
+"""
+
+
+@final
+class SpeculativeStepModel:
+    """A target and what drafts for it, on one tensor-parallel group of a device.
+
+    Parameters
+    ----------
+    device, engine, model, parallelism, quantization, sampling, routing, attention : of the target, as in
+        ``StepModel``
+    num_speculative_tokens : draft passes of a step (k)
+    width : candidates at each drafted position; all of them are verified [tokens]
+    draft : what drafts on the device; None: n-gram lookup on the host
+
+    Attributes
+    ----------
+    plain, verify : the target without drafted tokens, and with them
+    first, later : the draft's pass over what the target has just computed, and each of the k - 1 passes after it
+    queries : rows of a decoding sequence in ``verify``
+    """
+
+    def __init__(
+        self,
+        device: StepDevice,
+        engine: StepEngine,
+        model: ModelSpec,
+        parallelism: ParallelismLike,
+        quantization: QuantizationLike,
+        *,
+        num_speculative_tokens: int,
+        width: int = 1,
+        draft: Draft | None = None,
+        sampling: Literal["greedy", "top_p_top_k"] | str = "greedy",
+        routing: Routing | None = None,
+        attention: Literal["flash", "naive"] | str = "flash",
+    ) -> None:
+        def target(queries: int) -> StepModel:
+            return StepModel(
+                device,
+                engine,
+                model,
+                parallelism,
+                quantization,
+                sampling=sampling,
+                routing=routing,
+                attention=attention,
+                queries=queries,
+            )
+
+        def drafting(queries: int) -> StepModel | None:
+            if draft is None:
+                return None
+            return StepModel(
+                device,
+                cast("StepEngine", _Hostless(engine)),
+                draft.model,
+                parallelism,
+                draft.quantization,
+                routing=routing,
+                attention=attention,
+                queries=queries,
+            )
+
+        self.device, self.engine, self.model = device, engine, model
+        self.queries = 1 + num_speculative_tokens * width
+        self.width = width
+        self.passes = num_speculative_tokens
+        self.plain, self.verify = target(1), target(self.queries)
+        self.plan = self.plain.plan
+        self.first, self.later = drafting(self.queries), drafting(width)
+        self.needs_contexts = self.plain.needs_contexts or bool(self.first and self.first.needs_contexts)
+
+    def step_ns(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> int:
+        """Return the duration of one step [ns].
+
+        Parameters
+        ----------
+        n_decode : sequences that verify: ``queries`` tokens each
+        context_sum, longest : keys they read, those tokens included [tokens]
+        prefill, sampled, contexts : as in ``StepModel.step_ns``; a sequence that verifies fewer tokens is a chunk
+        """
+        if not prefill and sampled == n_decode * self.queries:
+            sums, most = np.array([context_sum]), np.array([longest])
+            return int(self.verify_run_ns(n_decode, sums, most, contexts)[0])
+        target = self.verify.mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts)
+        found = target + self._draft_seconds(n_decode, context_sum, longest, prefill, contexts)
+        return int(found * NANO + 0.5)
+
+    def verify_run_ns(
+        self,
+        n_decode: int,
+        context_sums: NDArray[np.int64],
+        longest: NDArray[np.int64],
+        contexts: Sequence[int] | None = None,
+    ) -> NDArray[np.int64]:
+        """Return the durations of steps in which one batch verifies, shape (steps,) [ns].
+
+        Parameters
+        ----------
+        n_decode : sequences
+        context_sums, longest : keys read in each step, shape (steps,) [tokens]
+        contexts : of a single step, where ``needs_contexts`` [tokens]
+        """
+        rows = n_decode * self.queries
+        seconds = self.verify.decode_seconds(n_decode, context_sums, longest, rows, contexts)
+        if self.first is None or self.later is None:
+            seconds = seconds + LOOKUP_S_PER_TOKEN * context_sums
+        else:
+            seconds = seconds + self.first.decode_seconds(n_decode, context_sums, longest, n_decode, contexts)
+            if self.passes > 1:
+                rows = n_decode * self.width
+                later = self.later.decode_seconds(n_decode, context_sums, longest, rows, contexts)
+                seconds = seconds + (self.passes - 1) * later
+        return (seconds * NANO + 0.5).astype(np.int64)
+
+    def later_batch(
+        self, n_decode: int, context_sum: int, longest: int, prefill: Sequence[tuple[int, int]]
+    ) -> tuple[int, int, int]:
+        """Return sequences, summed and longest context of the draft's later passes [tokens].
+
+        Approximation: contexts are those of the first pass, up to k tokens off in each pass.
+        """
+        reach = [new + cached for new, cached in prefill]
+        return n_decode + len(prefill), context_sum + sum(reach), max(longest, *reach, 0)
+
+    def _draft_seconds(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        contexts: Sequence[int] | None,
+    ) -> float:
+        """Return the time of drafting after a step with chunks [s]."""
+        sequences, total, most = self.later_batch(n_decode, context_sum, longest, prefill)
+        if self.first is None or self.later is None:
+            return LOOKUP_S_PER_TOKEN * total
+        seconds = self.first.mixed_seconds(n_decode, context_sum, longest, prefill, sequences, contexts)
+        if self.passes == 1:
+            return seconds
+        if contexts is not None:
+            contexts = [*contexts, *(new + cached for new, cached in prefill)]
+        rows = sequences * self.width
+        later = self.later.decode_seconds(sequences, np.array([total]), np.array([most]), rows, contexts)
+        return seconds + (self.passes - 1) * float(later[0])
+
+    def phases(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> tuple[Phase, ...]:
+        """Return the phases of a step, the drafts' after the target's; parameters as in ``step_ns``."""
+        found = self.verify.phases(n_decode, context_sum, longest, prefill, sampled, contexts)
+        sequences, total, most = self.later_batch(n_decode, context_sum, longest, prefill)
+        if self.first is None or self.later is None:
+            host = LOOKUP_S_PER_TOKEN * total
+            return (*found, Phase("draft_host", host, {"host": host}))
+        first = self.first.phases(n_decode, context_sum, longest, prefill, sequences, contexts)
+        if contexts is not None:
+            contexts = [*contexts, *(new + cached for new, cached in prefill)]
+        rows, more = sequences * self.width, float(self.passes - 1)
+        later = self.later.phases(sequences, total, most, [], rows, contexts)
+        times = [*((phase, 1.0) for phase in first), *((phase, more) for phase in later)]
+        drafts = (
+            replace(
+                phase,
+                name=f"draft_{phase.name}",
+                seconds=phase.seconds * factor,
+                demands={resource: demand * factor for resource, demand in phase.demands.items()},
+            )
+            for phase, factor in times
+            if phase.seconds * factor > 0.0
+        )
+        return (*found, *drafts)
+
+
+def draft_quantization(weights: str, target: QuantizationLike) -> Quantization:
+    """Return a draft model's number formats: weights of its own, the target's KV dtype."""
+    return Quantization(weights=weights, kv_cache=target.kv_cache)
+
+
+class _Hostless:
+    """An engine whose host work is not on a draft pass's way.
+
+    Approximation: draft passes are launched while the device is busy with the target; what preparing them costs beyond
+    the target's own host time was not measured and is left out.
+    """
+
+    host_exposed_s = 0.0
+    host_per_seq_s = 0.0
+
+    def __init__(self, engine: StepEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
