@@ -233,6 +233,9 @@ def _kv(summary: Summary) -> list[str]:
         "internal_fragmentation": "internal fragmentation",
         "external_fragmentation": "external fragmentation",
     }
+    if summary["kv"].get("waste_reserved"):
+        words |= {"waste": "wasted", "waste_reserved": "for later", "waste_internal": "for nothing"}
+        words |= {"waste_external": "scattered"}
     return _figures(summary["kv"], words, percent)
 
 

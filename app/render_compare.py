@@ -66,13 +66,15 @@ ROWS: tuple[tuple[str, tuple[tuple[str, str, Write], ...]], ...] = (
     )),
     ("KV", (
         ("tokens", "memory.kv_capacity_tokens", _whole), ("peak usage", "kv.peak_usage", percent),
-        ("mean usage", "kv.mean_usage", percent), ("internal waste", "kv.internal_fragmentation", percent),
-        ("external waste", "kv.external_fragmentation", percent), ("prefix hits", "kv.prefix_hit_rate", percent),
+        ("mean usage", "kv.mean_usage", percent), ("reserved waste", "kv.waste_reserved", percent),
+        ("internal waste", "kv.waste_internal", percent),
+        ("external waste", "kv.waste_external", percent),
+        ("waste in all", "kv.waste", percent), ("prefix hits", "kv.prefix_hit_rate", percent),
     )),
 )  # fmt: skip
 CONSTANT: tuple[str, ...] = (
     "requests.rejected", "requests.preemptions", "throughput.output_tokens_per_s_per_gpu",
-    "memory.weights_bytes", "kv.external_fragmentation", "kv.prefix_hit_rate",
+    "memory.weights_bytes", "kv.waste_reserved", "kv.waste_internal", "kv.waste_external", "kv.prefix_hit_rate",
 )  # fmt: skip
 """Rows that are shown only where the scenarios differ in them."""
 

@@ -176,7 +176,7 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
     model = step_model(drawn, cast("StepDevice", device))
     allocator = make_allocator(drawn, pool)
     accountant = _LeanAccountant(model)
-    recorder = Recorder(accountant, block_size=allocator.block_size)
+    recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens)
     run_engine(drawn, _as_turned_around(workload, drawn), make_scheduler(drawn), allocator, model, recorder)
     return make_record(drawn, pool, allocator, accountant, recorder, ("gemm",))
 

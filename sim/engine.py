@@ -83,9 +83,9 @@ class Engine:
 
         self.running: list[Request] = []
         self.waiting = scheduler.queue()
-        self.decoding = DecodeCohort(allocator.block_size)
+        self.decoding = DecodeCohort(allocator.growth_tokens)
         self.individuals: list[Request] = []
-        self.padding = DecodeCohort(allocator.block_size)
+        self.padding = DecodeCohort(allocator.growth_tokens)
         self.flights: deque[Flight] = deque()
         self.run: Run | None = None
         self.device_free_ns = 0

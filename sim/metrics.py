@@ -13,6 +13,8 @@ from .latency import completed, spans_ns
 from .record import CAUSES, LIMITERS, RunRecord
 from .request import Status
 
+WASTE: tuple[str, ...] = ("waste", "waste_reserved", "waste_internal", "waste_external")
+
 
 def request_counts(record: RunRecord) -> dict[str, Any]:
     """Return how many requests were submitted, and how each ended."""
@@ -107,7 +109,7 @@ def _ratio(part: float | None, whole: float, reason: str) -> Figure:
 def kv(record: RunRecord) -> Figures:
     """Return how full the KV pool was, what fragmentation cost, and what the prefix cache found."""
     figures: Figures = {}
-    for name in ("peak_usage", "mean_usage", "internal_fragmentation", "external_fragmentation"):
+    for name in ("peak_usage", "mean_usage", "internal_fragmentation", "external_fragmentation", *WASTE):
         value = record.kv.get(name)
         figures[name] = Unknown("this allocator does not account it") if value is None else float(value)
     queried, hit = record.kv.get("prefix_queried_tokens"), record.kv.get("prefix_hit_tokens")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..hwmodels.errors import MemboundError, unknown
 
-HELPERS = frozenset({"base", "queues"})
+HELPERS = frozenset({"base", "queues", "slabs"})
 WORDS = {"kvcache": "allocator"}
 
 

@@ -90,7 +90,8 @@ class RunRecord:
         share by which the lever grows
     counts : ``steps``, ``jumps``, ``events``, ``empty_batches``, ``wasted_tokens``, ``late_tokens``
     steps : per-step columns, shape (n_steps,), where they were asked for
-    kv_timeline : ``time_ns``, ``used_blocks`` at the start of every step, where it was kept
+    kv_timeline : ``time_ns``, ``used_blocks``, ``held_blocks``, ``live_tokens`` at the start of every step, where
+        they were kept
     per_request_causes : ``ttft`` and ``decode`` -> time by cause [ns], shape (n_requests, len(CAUSES))
     memory : how the KV pool was sized, or the ``memory`` object that says so
     provenance : ``version``, ``device``, ``device_hash``, ``model``, ``engine``, ``seed``, ``level``, ...

@@ -82,7 +82,7 @@ class Recorder:
     Parameters
     ----------
     accountant : attributes the time of steps; None leaves it out (oracle runs)
-    block_size : tokens of one KV block [tokens]
+    growth_tokens : tokens after which a decoding request takes one more KV block [tokens]
     keep_steps : keep per-step columns, and every request's time by cause, for the result directory
 
     Attributes
@@ -91,10 +91,10 @@ class Recorder:
     """
 
     def __init__(
-        self, accountant: Accountant | None = None, *, block_size: int = 16, keep_steps: bool = False
+        self, accountant: Accountant | None = None, *, growth_tokens: int = 16, keep_steps: bool = False
     ) -> None:
         self.accountant = accountant
-        self.block_size = block_size
+        self.growth_tokens = growth_tokens
         self.keep_steps = keep_steps
         self.attribution = RequestAttribution() if keep_steps and accountant is not None else None
         self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = (
@@ -104,7 +104,7 @@ class Recorder:
         self.busy_ns = 0
         self.limiter_ns = dict.fromkeys(LIMITERS, 0)
         self.peak_blocks = 0
-        self.used_block_ns = self.held_block_ns = self.live_token_ns = 0
+        self.used_block_ns = self.held_block_ns = self.live_token_ns = self.short_used_block_ns = 0
         self.itl = LogHistogram()
         self.slo_classes: dict[str, int] = {}
         self.reject_reasons: dict[str, int] = {}
@@ -380,7 +380,7 @@ class Recorder:
         self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, durations: Int64Array
     ) -> None:
         """Add up the KV blocks used and held, and the tokens in them, over time."""
-        size = self.block_size
+        size = self.growth_tokens
         added = np.zeros(len(durations), dtype=np.int64)
         # A member whose next block is due in d steps gets it in the composition d + 1 steps after the row's first.
         many = [number for number, row_steps in enumerate(steps.tolist()) if row_steps > 1]
@@ -419,8 +419,11 @@ class Recorder:
         self.used_block_ns += exact_dot(used, durations, int(used.max()) * total_ns)
         self.held_block_ns += exact_dot(held, durations, int(held.max()) * total_ns)
         self.live_token_ns += exact_dot(live, durations, int(live.max()) * total_ns)
+        short = column("limiter") == LIMITER_CODES["kv_blocks"]
+        if short.any():
+            self.short_used_block_ns += exact_dot(used[short], durations[short], int(used.max()) * total_ns)
         if self.keep_steps:
-            self._used = used
+            self._memory = {"used_blocks": used, "held_blocks": held, "live_tokens": live}
             self._running = column("running") - released[:, 3]
 
     def _keep(
@@ -443,7 +446,7 @@ class Recorder:
                 # Padding computed along in a batch that is held grows like the rest.
                 "context_tokens": column(row.context_sum for row in rows) + within * n_decode,
                 "running": self._running,
-                "used_blocks": self._used,
+                **self._memory,
                 "limiter": column(row.limiter for row in rows),
                 **columns,
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +14,7 @@ from ..hwmodels.stepmodel import StepModel
 from .accounting import StepAccountant
 from .clock import Clock
 from .engine import Engine
+from .histogram import exact_dot
 from .kvcache.base import KVAllocator, PoolShape
 from .policies import find_policy
 from .record import CAUSES, RunRecord
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .scheduler.base import Scheduler
     from .workload.spec import ExpertRouting
     from .workload.workload import Workload
+
+KV_COLUMNS = ("used_blocks", "held_blocks", "live_tokens")
 
 
 def simulate(
@@ -63,7 +66,7 @@ def simulate(
     allocator = make_allocator(resolved, pool)
     scheduler = make_scheduler(resolved)
     accountant = StepAccountant(model, keep_steps=keep_steps)
-    recorder = Recorder(accountant, block_size=allocator.block_size, keep_steps=keep_steps)
+    recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens, keep_steps=keep_steps)
     run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
     return SimulationResult(make_record(resolved, pool, allocator, accountant, recorder, lanes.families))
 
@@ -245,7 +248,7 @@ def make_record(
         end_ns=end,
         itl=recorder.itl,
         itl_by_position=(sums, counts),
-        kv=_kv_figures(pool, allocator, recorder, end - start),
+        kv=_kv_figures(pool, allocator, recorder, requests, end - start),
         work=accountant.work()
         | {"elasticity": accountant.elasticity(lambda device: step_model(resolved, device))},
         counts={
@@ -259,7 +262,9 @@ def make_record(
         slo_classes=tuple(recorder.slo_classes) or ("default",),
         reject_reasons=tuple(recorder.reject_reasons),
         steps=steps,
-        kv_timeline={"time_ns": steps["start_ns"], "used_blocks": steps["used_blocks"]} if steps else None,
+        kv_timeline={"time_ns": steps["start_ns"]} | {name: steps[name] for name in KV_COLUMNS}
+        if steps
+        else None,
         per_request_causes=recorder.attribution.table(requests["index"]) if recorder.attribution else None,
         memory=pool,
         provenance=provenance_of(resolved, families),
@@ -269,21 +274,61 @@ def make_record(
     )
 
 
-def _kv_figures(pool: KVPool, allocator: KVAllocator, recorder: Recorder, wall_ns: int) -> dict[str, Any]:
+def _kv_figures(
+    pool: KVPool,
+    allocator: KVAllocator,
+    recorder: Recorder,
+    requests: Mapping[str, Any],
+    wall_ns: int,
+) -> dict[str, Any]:
     """Return how full the pool was and what of it was wasted; None where nothing was ever held."""
-    size, held_ns, live_ns = allocator.block_size, recorder.held_block_ns, recorder.live_token_ns
-    room = allocator.num_blocks * size + allocator.external_tokens
+    blocks, size, held_ns = allocator.num_blocks, allocator.block_size, recorder.held_block_ns
+    room_ns = blocks * wall_ns
     return {
-        "peak_usage": recorder.peak_blocks / allocator.num_blocks if allocator.num_blocks else None,
-        "mean_usage": recorder.used_block_ns / (allocator.num_blocks * wall_ns)
-        if allocator.num_blocks and wall_ns
+        "peak_usage": recorder.peak_blocks / blocks if blocks else None,
+        "mean_usage": recorder.used_block_ns / room_ns if room_ns else None,
+        "internal_fragmentation": max(1 - recorder.live_token_ns / (held_ns * size), 0.0)
+        if held_ns
         else None,
-        "internal_fragmentation": max(1 - live_ns / (held_ns * size), 0.0) if held_ns else None,
-        "external_fragmentation": allocator.external_tokens / room if room else None,
+        "external_fragmentation": _scattered_block_ns(allocator, recorder) / room_ns if room_ns else None,
+        **_waste(allocator, recorder, requests),
         "prefix_queried_tokens": allocator.queried_tokens,
         "prefix_hit_tokens": allocator.hit_tokens,
         "preemptions": recorder.preemptions,
         "num_gpu_blocks": pool.num_gpu_blocks,
+    }
+
+
+def _scattered_block_ns(allocator: KVAllocator, recorder: Recorder) -> int:
+    """Return the room that was free while somebody waited whom it could not serve [blocks x ns]."""
+    return allocator.num_blocks * recorder.limiter_ns["kv_blocks"] - recorder.short_used_block_ns
+
+
+def _waste(
+    allocator: KVAllocator, recorder: Recorder, requests: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Return which share of the room that was held, or free and no use, held no token, and why.
+
+    Approximation: what is reserved counts from a request's first step to its last token; a request that is
+    stopped in between counts as if it had held its room all the time.
+    """
+    size, live_ns = allocator.block_size, recorder.live_token_ns
+    held_ns, scattered_ns = recorder.held_block_ns * size, _scattered_block_ns(allocator, recorder) * size
+    taken_ns = held_ns + scattered_ns
+    if not taken_ns:
+        return dict.fromkeys(("waste", "waste_reserved", "waste_internal", "waste_external"))
+    promised_ns = live_ns
+    if allocator.reserves:
+        served = requests["first_scheduled_ns"] >= 0
+        needed = requests["input_tokens"] + requests["output_tokens"] - 1
+        spans = requests["last_token_ns"] - requests["first_scheduled_ns"]
+        bound = int(needed.max(initial=0)) * int(spans.sum())
+        promised_ns = min(max(exact_dot(needed[served], spans[served], bound), live_ns), held_ns)
+    return {
+        "waste": max(1 - live_ns / taken_ns, 0.0),
+        "waste_reserved": (promised_ns - live_ns) / taken_ns,
+        "waste_internal": max((held_ns - promised_ns) / taken_ns, 0.0),
+        "waste_external": scattered_ns / taken_ns,
     }
 
 

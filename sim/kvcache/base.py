@@ -36,19 +36,21 @@ class KVAllocator(Protocol):
     ----------
     name : the name used in scenario files
     block_size : tokens one block holds [tokens]
+    growth_tokens : tokens after which a decoding request needs one more block [tokens]
     num_blocks : blocks that requests can use [blocks]
     free_blocks : blocks nobody holds (still cached content included) [blocks]
     held_blocks : growing blocks held, a shared block counted once for each holder [blocks]
-    external_tokens : room of the pool that no block covers [tokens]
+    reserves : holds room for tokens that come later, instead of taking it as they come
     queried_tokens, hit_tokens : prompt tokens looked up in the prefix cache, and found there [tokens]
     """
 
     name: str
     block_size: int
+    growth_tokens: int
     num_blocks: int
     free_blocks: int
     held_blocks: int
-    external_tokens: int
+    reserves: bool
     queried_tokens: int
     hit_tokens: int
 

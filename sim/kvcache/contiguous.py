@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from .paged import PagedAllocator
-
-if TYPE_CHECKING:
-    from .base import PoolShape
+from .slabs import FirstFit, SlabAllocator
 
 
-class ContiguousAllocator(PagedAllocator):
+class ContiguousAllocator(SlabAllocator):
     """One slab of ``max_model_len`` tokens a request, reserved at admission, as engines before paging did.
 
     What it optimises: the simplest kernels, no block table, nothing can run out while a request decodes. What
     it starves: the batch, because most of a slab is never used (internal fragmentation) and what is left of
     the pool behind the last whole slab serves nobody (external fragmentation).
-    Source: FasterTransformer and Orca as described by Kwon et al., SOSP 2023, section 3.
-
-    It is the paged allocator with one block as long as the longest sequence and no prefix cache.
-
-    Parameters
-    ----------
-    pool_tokens : room of the KV pool [tokens]
-    max_model_len : length reserved for each request [tokens]
+    Source: FasterTransformer and "Orca (Max)" as described by Kwon et al., SOSP 2023, sections 3 and 6.
     """
 
     name = "contiguous"
 
-    def __init__(self, pool_tokens: int, max_model_len: int) -> None:
-        super().__init__(pool_tokens // max_model_len, max_model_len, enable_prefix_caching=False)
-        self.external_tokens = pool_tokens % max_model_len
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        max_model_len: int,
+        bounded_blocks: Callable[[int], int] | None = None,
+    ) -> None:
+        super().__init__(num_blocks, block_size, max_model_len=max_model_len, bounded_blocks=bounded_blocks)
+        self._space = FirstFit(num_blocks)
 
-    @classmethod
-    def of(cls, pool: PoolShape, *, max_model_len: int, enable_prefix_caching: bool) -> ContiguousAllocator:
-        """Make the allocator of a sized pool; a contiguous cache has no prefixes to share."""
-        return cls(pool.num_blocks * pool.block_size, max_model_len)
+    def reserved(self, tokens: int) -> int:
+        return self.max_model_len
+
+    def place(self, blocks: int) -> int | None:
+        return self._space.place(blocks)
+
+    def give_back(self, start: int, blocks: int) -> None:
+        self._space.give_back(start, blocks)
+
+    def largest(self) -> int:
+        return self.num_blocks

@@ -77,7 +77,7 @@ class PagedAllocator:
     """
 
     name = "paged"
-    external_tokens = 0
+    reserves = False
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class PagedAllocator:
     ) -> None:
         self.bounded_blocks = bounded_blocks
         self.num_blocks = self.free_blocks = num_blocks
-        self.block_size = block_size
+        self.block_size = self.growth_tokens = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.held_blocks = self.queried_tokens = self.hit_tokens = 0
         self._blank = num_blocks

@@ -122,7 +122,7 @@ class VllmV1(Scheduler):
         while wanted > allocator.free_blocks:
             victim = view.running[-1]
             if victim in cohort:
-                wanted -= cohort.computed(victim) % allocator.block_size == 0
+                wanted -= cohort.computed(victim) % allocator.growth_tokens == 0
             elif tokens.pop(victim, None):
                 wanted -= missing[victim]
             allocator.forget(min(wanted, allocator.free_blocks))

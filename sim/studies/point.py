@@ -22,7 +22,7 @@ SECTIONS: tuple[str, ...] = (
 """Sections of ``summary.json`` whose numbers are the metrics of a point."""
 SHARES: tuple[str, ...] = (
     "time_share.", "limiter.", "utilization.", "slo.attainment", "kv.peak_usage", "kv.mean_usage",
-    "kv.internal_fragmentation", "kv.external_fragmentation", "kv.prefix_hit_rate",
+    "kv.internal_fragmentation", "kv.external_fragmentation", "kv.waste", "kv.prefix_hit_rate",
 )  # fmt: skip
 """Metrics that are shares of a whole: they are compared by difference, all others by ratio."""
 NAMES_ONLY: tuple[str, ...] = ("name", "schema_version")

@@ -112,7 +112,7 @@ def run(
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
     assert all(a.arrival_ns <= b.arrival_ns for a, b in pairwise(requests))
     allocator = make_allocator(case)
-    recorder = Recorder(block_size=allocator.block_size, keep_steps=True)
+    recorder = Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True)
     engine = Engine(
         env, make_scheduler(case), allocator,
         LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,

@@ -30,16 +30,20 @@ def run(tmp_path: Path, rows: list[tuple[float, int, int]], *sets: str, **sectio
 
 
 def test_one_request_in_a_slab(tmp_path: Path) -> None:
-    """200 blocks of 16 hold three slabs of 1000 tokens and 200 tokens that no slab covers."""
+    """201 blocks, one of them vLLM's null block; a slab of 1000 tokens takes 63, and nobody waits for the rest."""
     result = run(tmp_path, [(0.0, PROMPT, ANSWER)], "kv_cache.allocator=contiguous")
     record, kv = result.record, result.summary()["kv"]
     steps = record.steps
     assert steps is not None
     durations, live = steps["duration_ns"], PROMPT + np.arange(ANSWER)
     assert len(durations) == ANSWER
-    assert kv["external_fragmentation"] == 200 / 3200
-    assert kv["peak_usage"] == kv["mean_usage"] == 1 / 3
-    held = 1000 * int(durations.sum())
+    assert kv["external_fragmentation"] == kv["waste_external"] == 0
+    assert kv["peak_usage"] == kv["mean_usage"] == 63 / 200
+    held = 63 * 16 * int(durations.sum())
+    needed = (PROMPT + ANSWER - 1) * int(durations.sum())
+    assert kv["waste_reserved"] == pytest.approx((needed - int((live * durations).sum())) / held, abs=1e-12)
+    assert kv["waste_internal"] == pytest.approx(1 - needed / held, abs=1e-12)
+    assert kv["waste"] == pytest.approx(kv["internal_fragmentation"], abs=1e-12)
     assert kv["internal_fragmentation"] == pytest.approx(1 - int((live * durations).sum()) / held, abs=1e-12)
 
 

@@ -73,7 +73,7 @@ def serve(
         for index, answer in enumerate(answers):
             yield Request(index, 0 if arrivals is None else arrivals[index], prompt, answer)
 
-    recorder = Recorder(block_size=1, keep_steps=True)
+    recorder = Recorder(growth_tokens=1, keep_steps=True)
     engine = Engine(
         env,
         policy,
