@@ -177,7 +177,9 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
     allocator = make_allocator(drawn, pool)
     accountant = _LeanAccountant(model)
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens)
-    run_engine(drawn, _as_turned_around(workload, drawn), make_scheduler(drawn), allocator, model, recorder)
+    run_engine(
+        drawn, _as_turned_around(workload, drawn), make_scheduler(drawn, model), allocator, model, recorder
+    )
     return make_record(drawn, pool, allocator, accountant, recorder, ("gemm",))
 
 

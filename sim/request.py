@@ -29,6 +29,7 @@ class Request:
     priority : lower is served first under ``scheduling_policy: priority``
     block_hashes : content keys of the leading *full* KV blocks that other requests may share, chained so that
         an equal key means an equal prefix; blocks beyond them hold content nobody else has
+    tenant : number of the tenant who asks, None if nobody is named
     request_id : name shown to people; defaults to the index
     """
 
@@ -58,6 +59,7 @@ class Request:
         "status",
         "stretch_position",
         "stretch_step",
+        "tenant",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +73,7 @@ class Request:
         priority: int = 0,
         block_hashes: Sequence[int] = (),
         session: int | None = None,
+        tenant: int | None = None,
         slo_class: str = "default",
         request_id: str | None = None,
     ) -> None:
@@ -82,6 +85,7 @@ class Request:
         self.priority = priority
         self.block_hashes = block_hashes
         self.session = session
+        self.tenant = tenant
         self.slo_class = slo_class
         self.request_id = request_id
         self.status = Status.WAITING

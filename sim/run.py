@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
@@ -16,12 +18,12 @@ from .clock import Clock
 from .engine import Engine
 from .histogram import exact_dot
 from .kvcache.base import KVAllocator, PoolShape
-from .policies import find_policy
+from .policies import find_policy, make_policy
 from .record import CAUSES, RunRecord
 from .recorder import Recorder
 from .request import Request
 from .result import SimulationResult
-from .scenario.resolve import ResolvedScenario, resolve
+from .scenario.resolve import SCHEDULER_LIMITS, ResolvedScenario, resolve
 from .setup import provenance_of, setup_of
 from .source import Source
 
@@ -64,11 +66,12 @@ def simulate(
     lanes = _LaneLog(resolved.device)
     model = step_model(resolved, cast("StepDevice", lanes))
     allocator = make_allocator(resolved, pool)
-    scheduler = make_scheduler(resolved)
+    scheduler = make_scheduler(resolved, model)
     accountant = StepAccountant(model, keep_steps=keep_steps)
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens, keep_steps=keep_steps)
     run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
-    return SimulationResult(make_record(resolved, pool, allocator, accountant, recorder, lanes.families))
+    record = make_record(resolved, pool, allocator, accountant, recorder, lanes.families)
+    return SimulationResult(replace(record, warnings=(*record.warnings, *scheduler.caveats())))
 
 
 def size_pool(resolved: ResolvedScenario) -> KVPool:
@@ -152,21 +155,27 @@ def pool_shape(pool: KVPool) -> PoolShape:
     return PoolShape(usable // growing, size * layout.context_parallel, bounded_blocks)
 
 
-def make_scheduler(resolved: ResolvedScenario) -> Scheduler:
-    """Return the scheduler that a scenario names."""
+def make_scheduler(resolved: ResolvedScenario, model: StepModel | None = None) -> Scheduler:
+    """Return the scheduler that a scenario names; ``model`` foretells prompts to those that ask."""
     settings = resolved.scheduler
+    offered = {name: getattr(settings, name) for name in SCHEDULER_LIMITS} | {
+        "max_model_len": resolved.kv_cache.max_model_len,
+        "seed": resolved.scenario.simulation.seed,
+        "slo_classes": resolved.slo_classes,
+        "prefill_ns": None if model is None else _prefill_ns(model),
+    }
     policy = find_policy("scheduler", settings.name, "scheduler.name")
-    return policy(
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_model_len=resolved.kv_cache.max_model_len,
-        enable_chunked_prefill=settings.enable_chunked_prefill,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        scheduler_reserve_full_isl=settings.scheduler_reserve_full_isl,
-        watermark=settings.watermark,
-        scheduling_policy=settings.scheduling_policy,
-        **settings.options,
-    )
+    return make_policy(policy, offered, settings.options, "scheduler.options")
+
+
+def _prefill_ns(model: StepModel) -> Callable[[int], int]:
+    """Return what a prompt of so many tokens takes alone, in one step [ns]."""
+
+    @lru_cache(maxsize=1 << 16)
+    def alone(tokens: int) -> int:
+        return model.step_ns(0, 0, 0, [(tokens, 0)], 1) if tokens > 1 else model.step_ns(1, 1, 1, [], 1)
+
+    return alone
 
 
 def run_engine(

@@ -35,6 +35,12 @@ NOT_BUILT: Mapping[str, object] = {
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
 
+SCHEDULER_LIMITS = (
+    "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "long_prefill_token_threshold",
+    "scheduler_reserve_full_isl", "watermark", "scheduling_policy",
+)  # fmt: skip
+"""Leaves of the scheduler section that a policy follows if its constructor names them."""
+
 SIZED = ("parallelism.", "cluster.replicas")  # what sizing a KV pool can answer all the same
 
 
@@ -148,6 +154,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         price_note=note,
         warnings=(
             *_borrowed(engine, purpose),
+            *_unfollowed(scenario, purpose),
             *warnings,
             *(workload.report.warnings if workload else ()),
         ),
@@ -161,6 +168,27 @@ def _borrowed(engine: EngineProfile, purpose: Purpose) -> list[str]:
     return [
         f"{engine.id}: only the KV pool follows this engine; scheduler, flags and step times are borrowed"
     ]
+
+
+def _unfollowed(scenario: Scenario, purpose: Purpose) -> list[str]:
+    """Say which settings of the scheduler section the policy has no use for.
+
+    The two sizes of a batch are left out: the memory for activations follows them whatever the policy.
+    """
+    from ..policies import find_policy, parameters
+
+    if purpose == "size":
+        return []
+    policy = find_policy("scheduler", scenario.scheduler.name, "scheduler.name")
+    taken = parameters(policy)
+    found = [
+        name
+        for name in SCHEDULER_LIMITS[2:]
+        if name in _given(scenario) and taken is not None and name not in taken
+    ]
+    if scenario.scheduler.async_scheduling is True and not policy.supports_async:
+        found.append("async_scheduling")
+    return [f"scheduler.{name}: {scenario.scheduler.name} does not follow it" for name in found]
 
 
 def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:

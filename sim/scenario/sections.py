@@ -104,7 +104,7 @@ class SchedulerSection(Section):
     scheduler_reserve_full_isl : admit only if blocks for the whole prompt are free
     watermark : share of the blocks to be left free at an admission
     async_scheduling : compose a step while the one before it runs
-    options : further settings of a policy of your own
+    options : further settings of the policy named, as its class describes them (``aging_s`` of ``priority``, ...)
     """
 
     name: str = "vllm_v1"

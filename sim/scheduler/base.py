@@ -111,12 +111,14 @@ class Scheduler(ABC):
     name : the name used in scenario files
     holds_batch : finished requests keep their slot and blocks until the whole batch is done
     supports_async : can decide a step while the one before it runs
+    preempts_for : what a preemption can be for
     everyone_served : no stream of later requests, however long, keeps an earlier one from being served
     """
 
     name: ClassVar[str]
     holds_batch: ClassVar[bool] = False
     supports_async: ClassVar[bool] = True
+    preempts_for: ClassVar[frozenset[Limiter]] = frozenset({"kv_blocks"})
     everyone_served: bool = True
 
     @abstractmethod
@@ -126,6 +128,10 @@ class Scheduler(ABC):
     @abstractmethod
     def schedule(self, view: SchedulerView, allocator: KVAllocator) -> ScheduledBatch:
         """Decide the next step."""
+
+    def caveats(self) -> tuple[str, ...]:
+        """Return what a user should know of runs under this policy, one line each."""
+        return (f"scheduler {self.name}: as published, not held against the steps of a real engine",)
 
     def refuses(self, request: Request) -> str | None:
         """Return why this request could never be scheduled, or None."""

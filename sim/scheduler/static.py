@@ -28,7 +28,7 @@ class Static(Scheduler):
     holds_batch = True
     supports_async = False
 
-    def __init__(self, *, max_num_seqs: int, **_unused: object) -> None:
+    def __init__(self, *, max_num_seqs: int) -> None:
         self.max_num_seqs = max_num_seqs
 
     def queue(self) -> WaitingQueue:

@@ -60,7 +60,8 @@ class VllmV1(Scheduler):
         self.rank: Callable[[Request], float] | None = (
             by_priority if scheduling_policy == "priority" else None
         )
-        self.everyone_served = self.rank is None
+        if self.rank is not None:
+            self.everyone_served = False
         self._refused: tuple[Request, int] | None = None
 
     def queue(self) -> WaitingQueue:
@@ -87,6 +88,9 @@ class VllmV1(Scheduler):
 
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
         return view.waiting.peek() is request
+
+    def caveats(self) -> tuple[str, ...]:
+        return () if self.name == VllmV1.name else super().caveats()
 
     # -- running requests ------------------------------------------------------------------------------------
 
@@ -211,6 +215,10 @@ class VllmV1(Scheduler):
 
     # -- waiting requests ------------------------------------------------------------------------------------
 
+    def _may_join(self, view: SchedulerView, allocator: KVAllocator, request: Request) -> bool:
+        """Tell whether a request may run as far as memory that is reserved, not held, has a say in it."""
+        return True
+
     def _admit(self, view: SchedulerView, allocator: KVAllocator, batch: ScheduledBatch, budget: int) -> None:
         """Admit from the head of the line until the first that does not fit."""
         while view.waiting:
@@ -222,6 +230,9 @@ class VllmV1(Scheduler):
                 return
             request = view.waiting.peek()
             if self._refused and self._refused[0] is request and allocator.free_blocks <= self._refused[1]:
+                batch.limiter = "kv_blocks"
+                return
+            if not self._may_join(view, allocator, request):
                 batch.limiter = "kv_blocks"
                 return
             cached = allocator.lookup(request)

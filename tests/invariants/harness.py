@@ -12,11 +12,14 @@ import simpy
 from membound.sim.engine import Engine
 from membound.sim.flight import Observer
 from membound.sim.kvcache.base import KVAllocator, PoolShape
-from membound.sim.policies import find_policy
+from membound.sim.policies import find_policy, make_policy
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
 from membound.sim.scheduler.base import Scheduler
 from membound.sim.source import Source
+
+SLO = {"default": {"ttft_s": 30e-6, "tpot_s": 2e-6}, "slow": {"ttft_s": 90e-6}, "batch": {"tpot_s": 1.0}}
+"""Thresholds of the classes of random requests, some of which a step of a microsecond cannot meet [s]."""
 
 
 class LinearCost:
@@ -80,6 +83,7 @@ class Case:
     async_scheduling: bool = False
     needs_contexts: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     def bounded(self, tokens: int) -> int:
         """Blocks that a sequence of so many tokens takes in layers with a window."""
@@ -87,9 +91,11 @@ class Case:
 
 
 def make_scheduler(case: Case) -> Scheduler:
-    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, **case.settings}
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "slo_classes": SLO, **case.settings}
     policy = find_policy("scheduler", case.scheduler, "scheduler.name")
-    return policy(max_model_len=case.max_model_len, **settings)
+    return make_policy(
+        policy, {"max_model_len": case.max_model_len, **settings}, case.options, "scheduler.options"
+    )
 
 
 def make_allocator(case: Case) -> KVAllocator:

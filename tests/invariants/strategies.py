@@ -14,7 +14,7 @@ STEP = 1000
 
 @st.composite
 def requests(
-    draw: st.DrawFn, *, stops: bool, priorities: bool, shared: bool, block_size: int
+    draw: st.DrawFn, *, stops: bool, priorities: bool, classes: bool, shared: bool, block_size: int
 ) -> tuple[dict[str, Any], ...]:
     """Draw a load of up to 24 requests."""
     found: list[dict[str, Any]] = []
@@ -33,12 +33,27 @@ def requests(
             entry["max_tokens"] = entry["output_tokens"] + draw(st.integers(1, 20))
         if priorities:
             entry["priority"] = draw(st.integers(0, 2))
+        if classes:
+            entry["tenant"] = draw(st.sampled_from((None, 0, 1)))
+            entry["slo_class"] = draw(st.sampled_from(("default", "slow", "batch")))
         if shared and draw(st.booleans()):
             group = draw(st.integers(0, 2))
             blocks = draw(st.integers(0, entry["input_tokens"] // block_size))
             entry["block_hashes"] = [group * 1000 + index for index in range(blocks)]
         found.append(entry)
     return tuple(found)
+
+
+OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "orca": st.fixed_dictionaries({"reserve": st.sampled_from(("max_model_len", "max_tokens"))}),
+    "priority": st.fixed_dictionaries({"aging_s": st.sampled_from((0, 3e-6, 50e-6))}),
+    "sjf": st.fixed_dictionaries({"predictor_error": st.sampled_from((0.0, 0.5))}),
+    "srpt": st.fixed_dictionaries(
+        {"predictor_error": st.sampled_from((0.0, 0.5)), "preempt_until": st.sampled_from((0.5, 1.0))}
+    ),
+    "vtc": st.fixed_dictionaries({"input_weight": st.integers(1, 3), "output_weight": st.integers(1, 3)}),
+}
+"""Options of the policies that have some; what a step of a microsecond makes of them."""
 
 
 @st.composite
@@ -62,7 +77,8 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
         requests=draw(
             requests(
                 stops=draw(st.booleans()),
-                priorities=policy == "priority",
+                priorities=policy == "priority" or scheduler == "priority",
+                classes=scheduler in ("deadline", "vtc"),
                 shared=caching and draw(st.booleans()),
                 block_size=block_size,
             )
@@ -78,4 +94,5 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
         async_scheduling=find_policy("scheduler", scheduler, "").supports_async and draw(st.booleans()),
         needs_contexts=draw(st.booleans()),
         settings=settings,
+        options=draw(OPTIONS.get(scheduler, st.just({}))),
     )

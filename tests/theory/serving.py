@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from membound.sim.clock import Clock
 from membound.sim.engine import Engine
 from membound.sim.kvcache.base import PoolShape
-from membound.sim.policies import find_policy
+from membound.sim.policies import find_policy, make_policy
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
 from membound.sim.source import Source
 from membound.sim.workload.workload import ClosedLoopLoad
 
 S = 1_000_000_000
+SLO = {"default": {"ttft_s": 1e6}}
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,16 @@ class Served:
 def serve(
     answers: Sequence[int], cost: StepCost, *, arrivals: Sequence[int] | None = None,
     closed_loop: ClosedLoopLoad | None = None, prompt: int = 1, max_num_seqs: int = 1, scheduler: str = "vllm_v1",
+    options: dict[str, Any] | None = None,
 ) -> Served:  # fmt: skip
     """Serve requests of one prompt length, with memory for all of them."""
     env = Clock(0)
     most = prompt + max(answers)
     pool = PoolShape(max_num_seqs * most, 1)
     allocator = find_policy("kvcache", "paged", "").of(pool, max_model_len=most, enable_prefix_caching=False)
-    policy = find_policy("scheduler", scheduler, "")(
-        max_num_seqs=max_num_seqs, max_num_batched_tokens=1 << 30, max_model_len=most
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 1 << 30, "max_model_len": most}
+    policy = make_policy(
+        find_policy("scheduler", scheduler, ""), limits | {"slo_classes": SLO}, options or {}, ""
     )
 
     def requests() -> Iterator[Request]:
