@@ -73,7 +73,7 @@ class ShortestRemainingFirst(Reordered):
         if not view.waiting:
             return []
         head = view.waiting.peek()
-        lacking = allocator.blocks_of(head.num_tokens) - allocator.free_blocks
+        lacking = _blocks(allocator, head, head.num_tokens) - allocator.free_blocks
         lacking += int(self.watermark * (allocator.num_blocks + 1))
         full = len(view.running) >= self.max_num_seqs
         if not full and lacking <= 0:
@@ -81,7 +81,7 @@ class ShortestRemainingFirst(Reordered):
         stopped: list[Request] = []
         for _, _, request in sorted(self._longer(view, self._remaining(head)), reverse=True):
             stopped.append(request)
-            lacking -= allocator.blocks_of(produced(request, view) + request.input_tokens - 1)
+            lacking -= _blocks(allocator, request, produced(request, view) + request.input_tokens - 1)
             if lacking <= 0:
                 return stopped
         return []
@@ -94,3 +94,13 @@ class ShortestRemainingFirst(Reordered):
             if left > than and produced(request, view) < self.preempt_until * self.predict(request):
                 found.append((left, request.index, request))
         return found
+
+
+def _blocks(allocator: KVAllocator, request: Request, tokens: int) -> int:
+    """Count the blocks that a request holds, or will, with so many tokens computed [blocks]."""
+    needed = request.num_tokens_needed
+    whole = allocator.blocks_of(needed)
+    if allocator.reserves:
+        return whole
+    size = allocator.block_size
+    return whole - -(-needed // size) + -(-tokens // size)
