@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hwmodels.hostlog import PrintedFigure
 from ..hwmodels.pool import KVPool
 from ..hwmodels.sizing import SizeReport
 from ..hwmodels.units import format_bytes
@@ -30,6 +31,7 @@ def render_size(report: SizeReport, form: str, *, color: bool = False) -> str:
         *_stages(report),
         "",
         *_held(report),
+        *_log(report),
         *([""] if pool.warnings else []),
         *(line for note in pool.warnings for line in labelled("warning", note)),
     ]
@@ -130,6 +132,35 @@ def _answer(report: SizeReport, *, color: bool) -> list[str]:
         *labelled("KV on a rank" if _ranks(pool) > 1 else "KV", kv),
         *labelled("answer", f"{fits}; {longest}", strong=color),
     ]
+
+
+def _log(report: SizeReport) -> list[str]:
+    """Return what the log says against the formula, and the rest that this host keeps."""
+    log = report.log
+    if log is None:
+        return []
+    rows = [
+        [f"{figure.name}, {figure.unit}", _said(figure, figure.printed), _said(figure, figure.formula),
+         "-" if figure.error is None else f"{100 * figure.error:+.1f} %"]
+        for figure in log.figures
+    ]  # fmt: skip
+    lines = ["", *table(["the log", "printed", "formula", "error"], rows, right=[1, 2, 3])]
+    if log.rest_bytes is not None and log.rest_formula_bytes is not None:
+        carried = f"--set kv_cache.reserve_bytes={log.rest_bytes / 2**30:.2f}GiB"
+        said = (
+            f"keeps {gib(log.rest_bytes)} GiB for growth outside torch and graphs, where the constants say "
+        )
+        said += f"{gib(log.rest_formula_bytes)}; for other settings of this host: {carried}"
+        lines += ["", *labelled("this host", said)]
+    return lines + [line for note in log.notes for line in labelled("log", note)]
+
+
+def _said(figure: PrintedFigure, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if figure.unit == "GiB":
+        return gib(value)
+    return f"{value:,.2f}" if figure.unit == "requests" else f"{value:,.0f}"
 
 
 def _ranks(pool: KVPool) -> int:

@@ -68,6 +68,8 @@ def kv_pool(
         raise CapacityError(
             f"speculative: what a draft takes of {engine.id}'s memory is not known; allowed: vLLM engines, or null"
         )
+    if given.reserve_bytes is not None and name != "vllm":
+        raise CapacityError(f"kv_cache.reserve_bytes is a term of vLLM's sum; {engine.id} has none such")
     if name == "sglang":
         return sglang_pool(device, engine, model, ranks, resolved, given)
     if name == "tensorrt-llm":
@@ -144,11 +146,17 @@ def resolve(device: DeviceProfile, engine: EngineLike, model: ModelSpec, given: 
         max_num_batched_tokens=defaults.max_num_batched_tokens
         if given.max_num_batched_tokens is None
         else given.max_num_batched_tokens,
-        max_model_len=(model.max_position or 1) if given.max_model_len is None else given.max_model_len,
+        max_model_len=_length(model, given),
         block_size=block,
     )
     _check(filled)
     return filled
+
+
+def _length(model: ModelSpec, given: PoolSettings) -> int:
+    """Return max_model_len: as set, else the length that a log's concurrency is for, else the model's [tokens]."""
+    said = given.printed.concurrency_length if given.printed else None
+    return given.max_model_len or said or model.max_position or 1
 
 
 _LIMITS = (

@@ -26,6 +26,7 @@ class PrintedMemory:
     kv_tokens : tokens of the pool, as the engine counts them [tokens]
     kv_bytes : memory available to KV, or allocated to it [B]
     weights_bytes, activation_bytes, non_torch_bytes, graph_bytes : terms of the sum [B]
+    captured_bytes : what CUDA graphs took once captured, which is not what the pool was sized with [B]
     total_bytes : what the driver reports as total [B]
     gpu_memory_utilization : share of it that the engine was given [-]
     max_concurrency, concurrency_length : requests of that length that fit [requests, tokens]
@@ -42,6 +43,7 @@ class PrintedMemory:
     activation_bytes: int | None = None
     non_torch_bytes: int | None = None
     graph_bytes: int | None = None
+    captured_bytes: int | None = None
     total_bytes: int | None = None
     gpu_memory_utilization: float | None = None
     max_concurrency: float | None = None
@@ -106,6 +108,7 @@ _LINES: tuple[_Pattern, ...] = (
     _line(r"@ GiB for peak activation", ("activation_bytes", GIB), largest=True),
     _line(r"@ GiB for non-torch memory", ("non_torch_bytes", GIB), largest=True),
     _line(r"Estimated CUDA graph memory: @ GiB", ("graph_bytes", GIB), largest=True),
+    _line(r"Graph capturing finished in [\d.]+ secs, took @ GiB", ("captured_bytes", GIB), largest=True),
     _line(
         r"max(?:imum)? seq(?:uence)? len(?:gth)? \(@\), \(?@ GiB KV cache is needed",
         ("needed_length", 1),
@@ -113,7 +116,9 @@ _LINES: tuple[_Pattern, ...] = (
     ),
     _line(r"larger than the available KV cache memory \(@ GiB\)", ("kv_bytes", GIB)),
     _line(r"estimated maximum model length is @", ("estimated_max_model_len", 1)),
-    # SGLang
+    # SGLang, which divides by 2^30 and writes GB
+    _line(r"Load weight end\..*?\bmem usage=@ GB", ("weights_bytes", GIB), largest=True),
+    _line(r"Capture (?:cuda )?graph end\..*?\bmem usage=@ GB", ("captured_bytes", GIB), largest=True),
     _line(r"KV Cache is allocated\..*?#tokens: @", ("kv_tokens", 1)),
     _line(r"max_total_num_tokens=@", ("kv_tokens", 1)),
     # TensorRT-LLM
@@ -160,7 +165,6 @@ def parse_log(text: str) -> PrintedMemory:
                 found[name] = pattern.among_ranks(values)
     halves = [(_number(hit.group(1)) + _number(hit.group(2))) * GIB for hit in _HALVES.finditer(text)]
     if halves:
-        # SGLang divides by 2^30 and writes GB.
         found["kv_bytes"] = min(halves)
     if not found:
         raise CapacityError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .bareengine import EngineLike
 from .capacity import kv_pool
 from .device import DeviceProfile
+from .hostlog import HostLog
 from .lowering import ParallelismLike
 from .pool import KVPool, PoolSettings
 from .spec import ModelSpec
@@ -23,9 +24,11 @@ class SizeReport:
     Attributes
     ----------
     pool : the pool, with all its terms
+    log : the engine's own log against the formula, where one was read
     """
 
     pool: KVPool
+    log: HostLog | None = None
 
     @property
     def memory(self) -> dict[str, object]:
@@ -116,6 +119,7 @@ class SizeReport:
                 "tensor_parallel_size": self.pool.parallelism.tensor_parallel_size,
                 "pipeline_parallel_size": self.pool.parallelism.pipeline_parallel_size,
             },
+            "log": self.log.to_dict() if self.log else None,
             "warnings": list(self.pool.warnings),
         }
 

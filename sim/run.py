@@ -92,6 +92,7 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
             weights=scenario.quantization.weights,
             num_gpu_blocks_override=cache.num_gpu_blocks_override,
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
+            reserve_bytes=cache.reserve_bytes,
         ),
     )
 

@@ -10,6 +10,7 @@ from ..hwmodels.capacity import kv_pool
 from ..hwmodels.device import load_device
 from ..hwmodels.engine import load_engine
 from ..hwmodels.errors import CapacityError, CatalogError
+from ..hwmodels.hostlog import read_host
 from ..hwmodels.model import load_model
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.sizing import SizeReport
@@ -44,6 +45,7 @@ def size(scenario: Scenario, printed: PrintedMemory | None = None) -> SizeReport
     >>> size(Scenario(device="h100_sxm", model="llama-3.1-8b")).memory["num_gpu_blocks"]
     28034
     """
+    scenario = _as_logged(scenario, printed)
     bare = _without_profile(scenario.engine)
     if bare is None:
         resolved = resolve(_without_load(scenario), "size")
@@ -53,8 +55,10 @@ def size(scenario: Scenario, printed: PrintedMemory | None = None) -> SizeReport
     else:
         device, engine, model = load_device(scenario.device), bare, load_model(scenario.model)
         warnings = (f"no profile of {bare.id}: only the memory rules of that version are known",)
-    pool = kv_pool(device, engine, model, scenario.parallelism, _settings(scenario, printed))
-    return SizeReport(_with_warnings(pool, warnings))
+    settings, ranks = _settings(scenario, printed), scenario.parallelism
+    pool = kv_pool(device, engine, model, ranks, settings)
+    log = None if printed is None else read_host(device, engine, model, printed, ranks, settings)
+    return SizeReport(_with_warnings(pool, warnings), log)
 
 
 def _without_profile(name: str) -> BareEngine | None:
@@ -68,6 +72,20 @@ def _without_profile(name: str) -> BareEngine | None:
             pass
         raise
     return None
+
+
+def _as_logged(scenario: Scenario, printed: PrintedMemory | None) -> Scenario:
+    """Return the scenario with the settings a log names in place of ``auto``."""
+    if printed is None:
+        return scenario
+    cache = scenario.kv_cache
+    said = {
+        "max_model_len": printed.concurrency_length,
+        "gpu_memory_utilization": printed.gpu_memory_utilization,
+        "block_size": printed.block_size,
+    }
+    taken = {name: value for name, value in said.items() if value and getattr(cache, name) == AUTO}
+    return scenario.model_copy(update={"kv_cache": cache.model_copy(update=taken)})
 
 
 def _without_load(scenario: Scenario) -> Scenario:
@@ -87,6 +105,7 @@ def _settings(scenario: Scenario, printed: PrintedMemory | None) -> PoolSettings
         weights=formats.weights,
         num_gpu_blocks_override=cache.num_gpu_blocks_override,
         kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
+        reserve_bytes=cache.reserve_bytes,
         printed=printed,
     )
 

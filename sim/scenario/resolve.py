@@ -71,6 +71,7 @@ class KVCacheSettings:
     max_model_len: int
     num_gpu_blocks_override: int | None
     kv_cache_memory_bytes: int | None
+    reserve_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,7 @@ class KVCacheSection(Section):
     max_model_len : longest prompt plus answer; auto: the model's
     num_gpu_blocks_override : this many blocks instead of what fits
     kv_cache_memory_bytes : this much memory for KV instead of what is left
+    reserve_bytes : what a vLLM host keeps for growth outside torch and for graphs, as ``size --log`` fits it
     eviction : drop entries of running sequences
     tiers : slower memory behind the device's
     """
@@ -168,6 +169,7 @@ class KVCacheSection(Section):
     max_model_len: AutoCount = AUTO
     num_gpu_blocks_override: PositiveCount | None = None
     kv_cache_memory_bytes: Bytes | None = None
+    reserve_bytes: Bytes | None = None
     eviction: Eviction | None = None
     tiers: tuple[Tier, ...] = ()
 

@@ -269,6 +269,34 @@ def test_a_log_replaces_estimates_by_what_was_printed(membound, small, tmp_path)
     assert memory["terms"][0]["source"] == "printed"
 
 
+def test_a_log_says_how_far_off_the_formula_was_and_what_the_host_keeps(membound, small, tmp_path):
+    (tmp_path / "log").write_text(
+        "INFO Available KV cache memory: 53.05 GiB\nINFO Maximum concurrency for 8,192 tokens per request: 53.05x\n"
+    )
+    log = json.loads(membound("size", small, "--log", "log", "--format", "json", "--quiet").out)["log"]
+    figure = next(f for f in log["figures"] if f["name"] == "KV memory")
+    assert figure["error"] == figure["formula"] / figure["printed"] - 1
+    shown = membound("size", small, "--log", "log").out
+    assert "the log" in shown
+    assert f"{100 * figure['error']:+.1f} %" in shown
+    # the length of the log is the one sized for, and what the host keeps gives the printed pool again
+    assert "max_model_len 8,192" in shown
+    kept = f"kv_cache.reserve_bytes={log['rest_bytes']}"
+    again = json.loads(membound("size", small, "--set", kept, "--format", "json").out)["memory"]
+    assert again["kv_pool_bytes"] == round(53.05 * 2**30)
+    ran = json.loads(membound("simulate", small, "--set", kept, "--format", "json").out)["memory"]
+    assert ran["num_gpu_blocks"] == again["num_gpu_blocks"]
+
+
+def test_a_block_count_that_is_given_wins_over_a_log(membound, small, tmp_path):
+    (tmp_path / "log").write_text("INFO # GPU blocks: 25000, # CPU blocks: 512\n")
+    ran = membound(
+        "size", small, "--log", "log", "--num-gpu-blocks-override", 900, "--format", "json", "--quiet"
+    )
+    memory = json.loads(ran.out)["memory"]
+    assert (memory["num_gpu_blocks"], memory["blocks_source"]) == (900, "setting")
+
+
 def test_an_engine_without_a_profile_can_be_sized(membound, small):
     ran = membound("size", small, "--engine", "vllm-0.8.5", "--format", "json")
     assert json.loads(ran.out)["settings"]["engine"] == "vllm-0.8.5"
