@@ -92,6 +92,8 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("utilization", _utilization(summary)),
         *labelled("memory", _memory(summary)),
         *labelled("KV pool", _kv(summary)),
+        *labelled("KV tiers", _tiers(summary)),
+        *labelled("KV swap", _swap(summary)),
         *labelled("answer", str(summary["verdict"]["sentence"]), strong=color),
         *labelled("prediction", _prediction(summary)),
         *(line for note in _notes(summary) for line in labelled("note", note)),
@@ -237,6 +239,28 @@ def _kv(summary: Summary) -> list[str]:
         words |= {"waste": "wasted", "waste_reserved": "for later", "waste_internal": "for nothing"}
         words |= {"waste_external": "scattered"}
     return _figures(summary["kv"], words, percent)
+
+
+def _tiers(summary: Summary) -> list[str]:
+    """Say what share of the prompt tokens each level had, and what went in and out of it."""
+    said: list[str] = []
+    for kind, tier in (summary["kv"].get("tiers") or {}).items():
+        found = "" if tier["hit_rate"] is None else f"{percent(tier['hit_rate'])} of prompt tokens"
+        if "read_bytes" in tier:
+            found += f" (read {gib(tier['read_bytes'])}, written {gib(tier['written_bytes'])} GiB, peak "
+            found += f"{percent(tier['peak_usage'])} of {gib(tier['capacity_bytes'])} GiB)"
+        said.append(f"{'HBM' if kind == 'hbm' else kind} {found}".strip())
+    return said
+
+
+def _swap(summary: Summary) -> list[str]:
+    swap = summary["kv"].get("swap") or {}
+    if not swap:
+        return []
+    said = [f"out {gib(swap['out_bytes'])} GiB", f"in {gib(swap['in_bytes'])} GiB"]
+    said.append(f"peak {percent(swap['peak_usage'])} of {gib(swap['capacity_bytes'])} GiB")
+    refused = swap["recomputed_for_lack_of_room"]
+    return [*said, *([f"{refused:,} preempted requests found no room"] if refused else [])]
 
 
 def _figures(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..hwmodels.account import STEP_CAUSES, StepColumns, account
+from ..hwmodels.account import StepColumns, account
+from .attribution import CHARGED
 
 if TYPE_CHECKING:
     from ..hwmodels.stepmodel import StepModel
@@ -34,6 +35,7 @@ LEVER_STEP = 0.1
 class StepAccountant:
     """Attributes steps with the step model that timed them.
 
+    What a step took longer because of KV transfers, waiting for them or sharing with them, is ``transfer``.
     Work is added up in whole units (bytes, picoseconds), so that a sum does not depend on how a run was cut
     into rows.
 
@@ -46,7 +48,7 @@ class StepAccountant:
     def __init__(self, model: StepModel, *, keep_steps: bool = False) -> None:
         self.model = model
         self.keep_steps = keep_steps
-        self.causes_ns = dict.fromkeys(STEP_CAUSES, 0)
+        self.causes_ns = dict.fromkeys(CHARGED, 0)
         self._work = dict.fromkeys(WORK, 0)
         self._sample: list[_Sampled] = []
         self._stride = 1
@@ -56,17 +58,20 @@ class StepAccountant:
         self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array
     ) -> dict[str, Int64Array] | None:
         """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked."""
-        found = account(self.model, _columns(rows, steps, durations_ns, self.model.needs_contexts))
-        for number, cause in enumerate(STEP_CAUSES):
-            self.causes_ns[cause] += int(found.causes_ns[:, number].sum())
+        waited_ns = np.repeat(np.fromiter((row.moved.waited_ns for row in rows), np.int64, len(rows)), steps)
+        own_ns = durations_ns - waited_ns
+        found = account(self.model, _columns(rows, steps, own_ns, self.model.needs_contexts))
+        charged = [*found.causes_ns.T, waited_ns]
+        for cause, spent in zip(CHARGED, charged, strict=True):
+            self.causes_ns[cause] += int(spent.sum())
         for name, (column, units) in WORK.items():
             self._work[name] += int(
                 np.rint(np.asarray(getattr(found, column)) * units).astype(np.int64).sum()
             )
-        self._pick(rows, steps, durations_ns)
+        self._pick(rows, steps, own_ns)
         if not self.keep_steps:
             return None
-        return {f"{cause}_ns": found.causes_ns[:, number] for number, cause in enumerate(STEP_CAUSES)}
+        return {f"{cause}_ns": spent for cause, spent in zip(CHARGED, charged, strict=True)}
 
     def _pick(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> None:
         """Keep every n-th step of the run, n doubled whenever twice too many have come together."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Int64Array = npt.NDArray[np.int64]
 FIELDS = 4
+CHARGED: tuple[str, ...] = (*STEP_CAUSES, "transfer")
+"""What the time of a step can be charged to: its own causes, and waiting for KV transfers."""
 
 
 class RequestAttribution:
@@ -32,7 +34,7 @@ class RequestAttribution:
         self._rows: list[Int64Array] = []
         # Causes summed over all steps before step ``_first + i``, shape (steps + 1, causes).
         self._first = 0
-        self._sums: Int64Array = np.zeros((1, len(STEP_CAUSES)), dtype=np.int64)
+        self._sums: Int64Array = np.zeros((1, len(CHARGED)), dtype=np.int64)
 
     def scheduled(self, request: Request, step: int) -> None:
         """Learn that a request is part of its first step."""
@@ -69,15 +71,13 @@ class RequestAttribution:
     def table(self, indices: Int64Array) -> dict[str, Int64Array]:
         """Return ``ttft`` and ``decode`` -> time by cause of the requests ``indices``, shape (n, len(CAUSES)) [ns]."""
         rows = (
-            np.concatenate(self._rows)
-            if self._rows
-            else np.zeros((0, 1 + 2 * len(STEP_CAUSES)), dtype=np.int64)
+            np.concatenate(self._rows) if self._rows else np.zeros((0, 1 + 2 * len(CHARGED)), dtype=np.int64)
         )
         place = np.searchsorted(indices, rows[:, 0])
         found: dict[str, Int64Array] = {}
-        for phase, start in (("ttft", 1), ("decode", 1 + len(STEP_CAUSES))):
+        for phase, start in (("ttft", 1), ("decode", 1 + len(CHARGED))):
             table = np.zeros((len(indices), len(CAUSES)), dtype=np.int64)
-            for number, cause in enumerate(STEP_CAUSES):
+            for number, cause in enumerate(CHARGED):
                 table[place, CAUSES.index(cause)] = rows[:, start + number]
             found[phase] = table
         return found

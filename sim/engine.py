@@ -17,7 +17,8 @@ import numpy as np
 from .clock import call_at, call_when
 from .decoding import DecodeCohort
 from .flight import Flight, PhaseTimer, Run, StepTimer
-from .request import Request, Status
+from .recorder import kv_state
+from .request import Request, Status, refusal
 
 if TYPE_CHECKING:
     import simpy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .clock import Clock
     from .flight import Arrivals, Observer
     from .kvcache.base import KVAllocator
+    from .mover import Mover
     from .recorder import Recorder
     from .resources import SharedDevice, Work
     from .scheduler.base import ScheduledBatch, Scheduler
@@ -48,6 +50,7 @@ class Engine:
     on_finish : called with every request that ends
     device : a device that others use too: every step is then work on its resources, in phases, and takes as
         long as they let it; None is a device of one's own, whose clock is arithmetic
+    mover : carries KV between the device and the tiers behind it, beside the steps; None without them
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Engine:
         on_finish: Callable[[Request], None] = lambda request: None,
         observer: Observer | None = None,
         device: SharedDevice | None = None,
+        mover: Mover | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -80,6 +84,9 @@ class Engine:
         self.on_finish = on_finish
         self.observer = observer
         self.device = device
+        self.mover = mover
+        if mover is not None and device is not None:
+            raise ValueError("KV tiers on a device that others use too are not built yet")
 
         self.running: list[Request] = []
         self.waiting = scheduler.queue()
@@ -103,7 +110,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Take in a request that arrives now, or reject it with a reason."""
-        reason = self._refusal(request)
+        reason = refusal(request, self.max_model_len, self.allocator) or self.scheduler.refuses(request)
         if reason is not None:
             self._reject(request, reason)
             return
@@ -120,15 +127,6 @@ class Engine:
         request.reject_reason = reason
         self.recorder.finish(request)
         self.on_finish(request)
-
-    def _refusal(self, request: Request) -> str | None:
-        if request.input_tokens > self.max_model_len:
-            return "prompt exceeds max_model_len"
-        if request.input_tokens + request.output_tokens > self.max_model_len:
-            return "prompt and answer exceed max_model_len"
-        if not self.allocator.fits(request.input_tokens + request.output_tokens):
-            return "request exceeds the KV pool"
-        return self.scheduler.refuses(request)
 
     # -- what the scheduler does (SchedulerView) ----------------------------------------------------------------
 
@@ -157,7 +155,8 @@ class Engine:
         """Stop a running request and queue it again; a token in flight still comes."""
         if request in self.decoding:
             self._call_back([request])
-        self.allocator.free(request, request.num_computed_tokens - request.num_pending_tokens)
+        if not self.allocator.swap_out(request):
+            self.allocator.free(request, request.num_computed_tokens - request.num_pending_tokens)
         self.live_tokens -= request.num_computed_tokens
         request.num_computed_tokens = 0
         if request.num_pending_tokens:
@@ -265,19 +264,12 @@ class Engine:
 
     def _apply_before_run(self, flight: Flight, now: int) -> None:
         """Hand out the tokens of the step before the run, with which requests end, and see who comes for them."""
-        before = self._kv_state()
+        before = kv_state(self)
         self._apply(flight)
-        self.recorder.released(before, self._kv_state())
+        self.recorder.released(before, kv_state(self))
         self.deliver(now)
         if self.waiting:
             self._shorten_run(now)
-
-    def _kv_state(self) -> tuple[int, int, int, int]:
-        """Return blocks in use, blocks held, live tokens and running requests, for the recorder."""
-        allocator = self.allocator
-        return (
-            allocator.num_blocks - allocator.free_blocks, allocator.held_blocks, self.live_tokens, len(self.running),
-        )  # fmt: skip
 
     def _compose(self, now: int) -> bool:
         """Compose one step, or a run; tell whether it computes anything."""
@@ -334,12 +326,14 @@ class Engine:
                 duration = self.timer.step_ns(count, context_sum, longest, prefill, sampled, contexts)
             flight.steps = 1 if sampled or duration else 0
             flight.end_ns = start + duration
+            step = (count, context_sum, longest, prefill, sampled, contexts)
+            if self.mover is not None and flight.steps:
+                timer = cast("PhaseTimer", self.timer)
+                flight.end_ns, flight.moved = self.mover.step(start, duration, lambda: timer.phases(*step))
             if self.device is not None:
                 flight.end_ns = NOT_YET
                 if flight.steps:
-                    flight.launch = self._on_device(
-                        (count, context_sum, longest, prefill, sampled, contexts), duration
-                    )
+                    flight.launch = self._on_device(step, duration)
         if emitting:
             flight.emitting = emitting
             self._promote(emitting, flight)
@@ -442,6 +436,8 @@ class Engine:
         """Return how often the pure decode step just composed is sure to repeat [steps]."""
         if self.individuals or batch.tokens:
             return 0
+        if self.mover is not None and not self._quiet(self.mover, start):
+            return 0
         for ahead in self.flights:
             # A request that ends meanwhile leaves its place to whoever waits; an over-running one leaves the batch.
             if ahead.late or (
@@ -455,11 +451,15 @@ class Engine:
             more = min(more, max((arrival - start) // self._pace_ns + 2, 1))
         return self.allocator.stable_steps(self.decoding, more)
 
+    def _quiet(self, mover: Mover, start: int) -> bool:
+        """Tell whether no transfer is under way at ``start``, nor ordered by what is about to become known."""
+        tracked = self.allocator.tracks_content_of
+        return mover.idle_at(start) and not any(any(map(tracked, ahead.emitting)) for ahead in self.flights)
+
     def _continue_run(self, now: int) -> bool:
         """Wake up at the next composition that may differ, or when requests end before it; False if that is now."""
         assert self.run is not None
-        ahead = len(self.run.ends_ns) - self.depth
-        due = int(self.run.ends_ns[ahead]) if ahead >= 0 else self.run.first.start_ns
+        due = self.run.due_ns(self.depth)
         if due <= now:
             return False
         flights = self.flights
@@ -473,16 +473,8 @@ class Engine:
 
     def _shorten_run(self, arrival_ns: int) -> bool:
         """End the run at the first composition that sees an arrival; False if it ends before anyway."""
-        run = self.run
-        assert run is not None
-        ends, lag = run.ends_ns, self.depth - 1
-        # Composition m of the run is made at the end of its step m - 1 - lag, or at the run's start.
-        first = lag and arrival_ns <= run.first.start_ns
-        seen = 1 if first else int(ends.searchsorted(arrival_ns)) + 1 + lag
-        if seen >= len(ends):
-            return False
-        run.ends_ns = ends[:seen]
-        return True
+        assert self.run is not None
+        return self.run.shorten(arrival_ns, self.depth)
 
     def _settle_run(self) -> None:
         """Apply the steps of the run that have ended; the last one stays in flight if it was composed ahead."""
@@ -537,6 +529,7 @@ class Engine:
             request.num_output_tokens += 1
             if request.num_output_tokens >= request.output_tokens:
                 self.waiting.remove(request)
+                self.allocator.discard(request)
                 finished.append(request)
                 self._end(request, step, end)
         for request in flight.emitting:

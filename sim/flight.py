@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from .mover import NOTHING
+
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import Phase
     from .engine import Engine
@@ -71,11 +73,12 @@ class Flight:
     emitting : requests tracked one by one that get a token at its end
     last : requests that get their last token at its end
     late : requests preempted since it was composed, whose token still comes
+    moved : what KV transfers did to it
     launch, work : on a shared device, how it is started there, and what it is once it has
     """
 
     __slots__ = (
-        "composed_ns", "emitting", "end_ns", "last", "late", "launch", "start_ns", "step", "steps", "work",
+        "composed_ns", "emitting", "end_ns", "last", "late", "launch", "moved", "start_ns", "step", "steps", "work",
     )  # fmt: skip
 
     def __init__(self, composed_ns: int, start_ns: int, end_ns: int, step: int, steps: int) -> None:
@@ -87,6 +90,7 @@ class Flight:
         self.emitting: list[Request] = []
         self.last: list[Request] = []
         self.late: list[Request] = []
+        self.moved = NOTHING
         self.launch: Callable[[], Work] | None = None
         self.work: Work | None = None
 
@@ -99,6 +103,22 @@ class Run:
     def __init__(self, first: Flight, ends_ns: np.ndarray) -> None:
         self.first = first
         self.ends_ns = ends_ns
+
+    def due_ns(self, depth: int) -> int:
+        """Return when the first composition after the run is made, ``depth`` steps being composed ahead [ns]."""
+        ahead = len(self.ends_ns) - depth
+        return int(self.ends_ns[ahead]) if ahead >= 0 else self.first.start_ns
+
+    def shorten(self, arrival_ns: int, depth: int) -> bool:
+        """End the run at the first composition that sees an arrival; False if it ends before anyway."""
+        ends, lag = self.ends_ns, depth - 1
+        # Composition m of the run is made at the end of its step m - 1 - lag, or at the run's start.
+        first = lag and arrival_ns <= self.first.start_ns
+        seen = 1 if first else int(ends.searchsorted(arrival_ns)) + 1 + lag
+        if seen >= len(ends):
+            return False
+        self.ends_ns = ends[:seen]
+        return True
 
 
 class Observer(Protocol):

@@ -56,7 +56,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "limiter": metrics.limiter_share(record),
         "utilization": metrics.utilization(record),
         "memory": _memory(record),
-        "kv": metrics.kv(record),
+        "kv": {**metrics.kv(record), "tiers": {}, "swap": {}, **_behind(record)},
         "cost": metrics.cost(record),
         "energy": metrics.energy(record),
         "verdict": verdict(record),
@@ -107,6 +107,11 @@ def _warnings(record: RunRecord) -> list[str]:
     if left:
         found.append(f"{left} of {counts['submitted']} requests were unfinished when the run ended")
     return found
+
+
+def _behind(record: RunRecord) -> dict[str, Any]:
+    """Return what the memory behind the device's held and moved, where there was any."""
+    return {name: record.kv[name] for name in ("tiers", "swap") if name in record.kv}
 
 
 def _interval(record: RunRecord) -> Any:

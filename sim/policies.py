@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from ..hwmodels.errors import MemboundError, unknown
 
 HELPERS = frozenset({"base", "predictor", "queues", "reordered", "slabs"})
-WORDS = {"kvcache": "allocator"}
+WORDS = {"kvcache": "allocator", "tierpolicy": "tier policy"}
 
 
 class PolicyError(MemboundError):

@@ -83,7 +83,8 @@ class RunRecord:
     itl : gaps between emissions, one for each emission after a request's first
     itl_by_position : sum of the gaps before output token p [ns] and their count, index p
     kv : ``peak_usage``, ``mean_usage``, ``internal_fragmentation``, ``external_fragmentation`` (fractions),
-        ``prefix_queried_tokens``, ``prefix_hit_tokens``, ``preemptions``, ``num_gpu_blocks``; None if unknown
+        ``prefix_queried_tokens``, ``prefix_hit_tokens``, ``preemptions``, ``num_gpu_blocks``; None if unknown;
+        ``tiers`` and ``swap`` where there are any: what was found in each tier, what went in and out [B]
     work : sums over the run, of one GPU (the mean over a replica's): ``useful_flop_seconds`` (FLOP over the
         peak of the dtype used [s]), ``useful_hbm_bytes`` [B], ``kernel_busy_s``, ``sm_active_s``,
         ``tensor_active_s``, ``dram_active_s`` [s]; and ``elasticity``: lever -> share of busy time saved per

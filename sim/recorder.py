@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..hwmodels.account import STEP_CAUSES
-from .attribution import RequestAttribution
+from .attribution import CHARGED, RequestAttribution
 from .histogram import LogHistogram, exact_dot
+from .mover import NOTHING, Moved
 from .record import LIMITERS, REQUEST_COLUMNS
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class StepRow(NamedTuple):
     limiter : code of what kept the batch from being larger
     running : requests admitted
     released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
+    moved : what KV transfers did to it; a run meets none
     """
 
     n_decode: int
@@ -64,6 +65,13 @@ class StepRow(NamedTuple):
     limiter: int
     running: int
     released: tuple[int, int, int, int] = (0, 0, 0, 0)
+    moved: Moved = NOTHING
+
+
+def kv_state(engine: Engine) -> tuple[int, int, int, int]:
+    """Return blocks in use, blocks held, live tokens and running requests of an engine."""
+    pool = engine.allocator
+    return pool.num_blocks - pool.free_blocks, pool.held_blocks, engine.live_tokens, len(engine.running)
 
 
 class Accountant(Protocol):
@@ -154,6 +162,7 @@ class Recorder:
                 cohort.tick,
                 LIMITER_CODES[batch.limiter],
                 len(engine.running),
+                moved=flight.moved,
             )
         )
         if self.attribution is not None:
@@ -369,7 +378,7 @@ class Recorder:
         if self.accountant is not None:
             columns = self.accountant.add(rows, steps, durations)
             if columns is not None and self.attribution is not None:
-                self.attribution.add(np.stack([columns[f"{cause}_ns"] for cause in STEP_CAUSES], axis=1))
+                self.attribution.add(np.stack([columns[f"{cause}_ns"] for cause in CHARGED], axis=1))
         if self.keep_steps:
             self._keep(rows, steps, first, self._ends[begun : begun + count], durations, columns or {})
         del self._rows[: len(self._row_steps)]
@@ -448,6 +457,8 @@ class Recorder:
                 "running": self._running,
                 **self._memory,
                 "limiter": column(row.limiter for row in rows),
+                "kv_in_bytes": column(row.moved.in_bytes for row in rows),
+                "kv_out_bytes": column(row.moved.out_bytes for row in rows),
                 **columns,
             }
         )

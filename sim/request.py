@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .kvcache.base import KVAllocator
 
 
 class Status(IntEnum):
@@ -122,3 +126,14 @@ class Request:
             f"{self.input_tokens}+{self.num_output_tokens}/{self.output_tokens}, "
             f"computed={self.num_computed_tokens}, {self.status.name.lower()})"
         )
+
+
+def refusal(request: Request, max_model_len: int, allocator: KVAllocator) -> str | None:
+    """Return why a request could never be served, whoever schedules it; None if it could."""
+    if request.input_tokens > max_model_len:
+        return "prompt exceeds max_model_len"
+    if request.input_tokens + request.output_tokens > max_model_len:
+        return "prompt and answer exceed max_model_len"
+    if not allocator.fits(request.input_tokens + request.output_tokens):
+        return "request exceeds the KV pool"
+    return None

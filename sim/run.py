@@ -18,6 +18,7 @@ from .clock import Clock
 from .engine import Engine
 from .histogram import exact_dot
 from .kvcache.base import KVAllocator, PoolShape
+from .offload import attach, figures_of, mover_of, warnings_of
 from .policies import find_policy, make_policy
 from .record import CAUSES, RunRecord
 from .recorder import Recorder
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .workload.spec import ExpertRouting
     from .workload.workload import Workload
 
-KV_COLUMNS = ("used_blocks", "held_blocks", "live_tokens")
+KV_COLUMNS = ("used_blocks", "held_blocks", "live_tokens", "kv_in_bytes", "kv_out_bytes")
 
 
 def simulate(
@@ -122,9 +123,12 @@ def make_allocator(resolved: ResolvedScenario, pool: KVPool) -> KVAllocator:
     """Return the allocator that a scenario names, over its pool."""
     cache = resolved.kv_cache
     policy = find_policy("kvcache", cache.allocator, "kv_cache.allocator")
-    return policy.of(
-        pool_shape(pool), max_model_len=cache.max_model_len, enable_prefix_caching=cache.enable_prefix_caching
+    shape = pool_shape(pool)
+    allocator: KVAllocator = policy.of(
+        shape, max_model_len=cache.max_model_len, enable_prefix_caching=cache.enable_prefix_caching
     )
+    attach(resolved, pool, shape, allocator)
+    return allocator
 
 
 def pool_shape(pool: KVPool) -> PoolShape:
@@ -138,8 +142,12 @@ def pool_shape(pool: KVPool) -> PoolShape:
     window too much for a sequence that is still shorter.
     """
     layout, usable = pool.layout, pool.usable_blocks
+    block_bytes = pool.tightest.bytes_per_block
     if len(layout.groups) == 1:
-        return PoolShape(usable // max(layout.groups[0].copies, 1), pool.block_size * layout.context_parallel)
+        copies = max(layout.groups[0].copies, 1)
+        return PoolShape(
+            usable // copies, pool.block_size * layout.context_parallel, block_bytes=copies * block_bytes
+        )
     growing = sum(group.copies for group in layout.groups if group.kind == "full") or 1
     bounded = [group for group in layout.groups if group.kind != "full"]
     if len(bounded) == len(layout.groups):
@@ -153,7 +161,7 @@ def pool_shape(pool: KVPool) -> PoolShape:
         return -(-taken // growing)
 
     size = next((group.block_tokens for group in layout.groups if group.kind == "full"), layout.block_tokens)
-    return PoolShape(usable // growing, size * layout.context_parallel, bounded_blocks)
+    return PoolShape(usable // growing, size * layout.context_parallel, bounded_blocks, growing * block_bytes)
 
 
 def make_scheduler(resolved: ResolvedScenario, model: StepModel | None = None) -> Scheduler:
@@ -209,6 +217,7 @@ def run_engine(
         async_scheduling=resolved.scheduler.async_scheduling and scheduler.supports_async,
         fast_forward=resolved.scenario.simulation.fast_forward,
         on_finish=on_finish,
+        mover=mover_of(allocator),
     )
     block_size = allocator.block_size if resolved.kv_cache.enable_prefix_caching else None
     source = Source(env, workload.iter_requests(block_size), engine.submit, workload.closed_loop)
@@ -278,7 +287,7 @@ def make_record(
         per_request_causes=recorder.attribution.table(requests["index"]) if recorder.attribution else None,
         memory=pool,
         provenance=provenance_of(resolved, families),
-        warnings=(*resolved.warnings, *pool.warnings),
+        warnings=(*resolved.warnings, *pool.warnings, *warnings_of(resolved, allocator, pool, end - start)),
         scenario=resolved.scenario,
         setup=setup_of(resolved),
     )
@@ -306,6 +315,7 @@ def _kv_figures(
         "prefix_hit_tokens": allocator.hit_tokens,
         "preemptions": recorder.preemptions,
         "num_gpu_blocks": pool.num_gpu_blocks,
+        **figures_of(allocator, wall_ns),
     }
 
 

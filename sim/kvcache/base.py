@@ -21,11 +21,13 @@ class PoolShape:
     block_size : tokens of one block [tokens]
     bounded_blocks : blocks a sequence of so many tokens takes in layers whose cache is bounded; None: no such
         layers
+    block_bytes : one block on one rank [B]; 0 where nobody moves blocks
     """
 
     num_blocks: int
     block_size: int
     bounded_blocks: Callable[[int], int] | None = None
+    block_bytes: int = 0
 
 
 @runtime_checkable
@@ -101,6 +103,14 @@ class KVAllocator(Protocol):
 
     def note_output(self, request: Request) -> None:
         """Learn that an output token of a content-tracked request became known."""
+        ...
+
+    def swap_out(self, request: Request) -> bool:
+        """Take back every block of a request and keep its computed tokens elsewhere; False if there is no room."""
+        ...
+
+    def discard(self, request: Request) -> None:
+        """Forget what ``swap_out`` has kept of a request that will not go on."""
         ...
 
     def free(self, request: Request, known: int) -> None:

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..decoding import DecodeCohort
+    from ..mover import Mover
     from ..request import Request
+    from ..swap import SwapSpace
+    from ..tiers import TierStack
     from .base import PoolShape
 
 
@@ -74,10 +77,19 @@ class PagedAllocator:
     enable_prefix_caching : keep the content of freed blocks findable
     bounded_blocks : blocks that a sequence of so many tokens takes once, whatever it grows to, for layers
         whose cache is bounded (sliding windows, recurrent states); None if there are none [blocks]
+
+    Attributes
+    ----------
+    below : tiers that keep what this pool forgets, None without
+    swap : where preempted requests' blocks wait, None where they are computed again
+    mover : what carries blocks to and from both
     """
 
     name = "paged"
     reserves = False
+    below: TierStack | None = None
+    swap: SwapSpace | None = None
+    mover: Mover | None = None
 
     def __init__(
         self,
@@ -125,6 +137,8 @@ class PagedAllocator:
         return -(-tokens // self.block_size) - len(self._holding(request))
 
     def lookup(self, request: Request) -> int:
+        if self.swap is not None and request in self.swap:
+            return min(self.swap.tokens(request), request.num_tokens - 1)
         if not self.enable_prefix_caching or not (request.block_hashes or request in self._remains):
             return 0
         limit = (request.num_tokens - 1) // self.block_size
@@ -133,6 +147,8 @@ class PagedAllocator:
             if key not in by_key:
                 break
             hits += 1
+        if self.below is not None:
+            hits += self.below.found(request.block_hashes, hits, min(limit, len(request.block_hashes)))
         if hits == len(request.block_hashes) and (remains := self._remains.get(request)):
             hits += min(remains.blocks, limit - hits)
         return hits * self.block_size
@@ -140,15 +156,16 @@ class PagedAllocator:
     def admit(
         self, request: Request, tokens: int, cached: int, *, must_hold: int = 0, keep_free: int = 0
     ) -> bool:
+        swapped = self.swap is not None and request in self.swap
         hits = cached // self.block_size
-        shared: list[Block] = []
-        idle = hits
-        if hits and request.block_hashes:
-            shared = [next(iter(self._by_key[key])) for key in request.block_hashes[:hits]]
-            idle -= sum(block.holders > 0 for block in shared)
-        private = hits - len(shared)
+        shared = self._shared(request, hits)
+        restored = private = 0
+        if not swapped:
+            restored = min(hits, len(request.block_hashes)) - len(shared)
+            private = hits - len(shared) - restored
+        idle = private + sum(block.holders == 0 for block in shared)
         bounded = self._bounded(request.num_tokens_needed)
-        wanted = -(-max(tokens, must_hold) // self.block_size) - hits + bounded
+        wanted = -(-max(tokens, must_hold) // self.block_size) - len(shared) - private + bounded
         if wanted + idle + keep_free > self.free_blocks:
             return False
         if not request.num_preemptions:
@@ -160,13 +177,17 @@ class PagedAllocator:
                 del self._queue[block]
             block.holders += 1
         holding.shared = shared
-        holding.cached = hits
+        holding.cached = len(shared)
         holding.bounded = bounded
         if private:
             self._revive(request, private)
             holding.private = private
         self.free_blocks -= idle
-        self.held_blocks += hits
+        self.held_blocks += len(shared) + private
+        if restored:
+            self._restore(request, holding, restored)
+        elif swapped and self.swap is not None:
+            self.swap.take_back(request, -(-cached // self.block_size) - len(shared) + bounded)
         if bounded:
             self._take(bounded)
         self._extend(request, holding, tokens)
@@ -186,9 +207,12 @@ class PagedAllocator:
             self._take(needed)
 
     def stable_steps(self, cohort: DecodeCohort, wanted: int) -> int:
-        if cohort.count * (wanted // self.block_size + 1) <= self.free_blocks:
+        free = self.free_blocks
+        if self.below is not None and self.below.keeps_evicted:
+            free = self._without_content()
+        if cohort.count * (wanted // self.block_size + 1) <= free:
             return wanted
-        return min(wanted, cohort.steps_within(self.free_blocks))
+        return min(wanted, cohort.steps_within(free))
 
     def forget(self, blocks: int) -> None:
         self._take(blocks)
@@ -200,14 +224,36 @@ class PagedAllocator:
             request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens
         )
 
+    def swap_out(self, request: Request) -> bool:
+        if self.swap is None:
+            return False
+        holding = self._holding(request)
+        if not self.swap.put(request, len(holding) + holding.bounded, request.num_computed_tokens):
+            return False
+        self._let_go(request, holding, 0)
+        return True
+
+    def discard(self, request: Request) -> None:
+        if self.swap is not None:
+            self.swap.drop(request)
+
     def free(self, request: Request, known: int) -> None:
         holding = self._holding(request)
-        total, private = len(holding), holding.private
+        private = holding.private
         # What a prefill has computed is known, though its token may not be; what a decode has computed is not yet.
         known = max(known, holding.known)
         findable = min(max(known // self.block_size - len(request.block_hashes), 0), private)
         if not self.enable_prefix_caching or len(holding.shared) < len(request.block_hashes):
             findable = 0
+        self._let_go(request, holding, findable)
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _let_go(self, request: Request, holding: Holding, findable: int) -> None:
+        """Take back all that is held; the first ``findable`` private blocks stay findable by the request."""
+        total, private = len(holding), holding.private
+        if self.below is not None and holding.cached:
+            self.below.released(request.block_hashes[: holding.cached])
         self._blank += private - findable + holding.bounded
         released = private + holding.bounded
         if findable:
@@ -224,7 +270,38 @@ class PagedAllocator:
         self.held_blocks -= total
         request.kv = None
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    def _shared(self, request: Request, hits: int) -> list[Block]:
+        """Return the leading blocks, up to ``hits``, whose content is in the pool."""
+        shared: list[Block] = []
+        for key in request.block_hashes[:hits]:
+            same = self._by_key.get(key)
+            if same is None:
+                break
+            shared.append(next(iter(same)))
+        return shared
+
+    def _restore(self, request: Request, holding: Holding, count: int) -> None:
+        """Take blocks for what the tiers hold of the prompt beyond ``holding``, and order it from there."""
+        assert self.below is not None
+        start = len(holding.shared)
+        self.below.restore(request.block_hashes, start, start + count)
+        self._take(count)
+        self.held_blocks += count
+        for key in request.block_hashes[start : start + count]:
+            block = Block()
+            block.key = key
+            self._by_key.setdefault(key, {})[block] = None
+            holding.shared.append(block)
+        holding.cached = start + count
+
+    def _without_content(self) -> int:
+        """Free blocks that are taken before the first whose content has to be moved [blocks]."""
+        found = self._blank
+        for entry in self._queue:
+            if isinstance(entry, Block):
+                break
+            found += entry.blocks
+        return found
 
     def _holding(self, request: Request) -> Holding:
         """Return what ``request`` holds; blocks that came by ``grow`` are entered only now."""
@@ -253,6 +330,8 @@ class PagedAllocator:
     def _publish(self, request: Request, holding: Holding, known: int) -> None:
         """Make the shareable blocks among the first ``known`` tokens findable."""
         full = min(known // self.block_size, len(holding.shared))
+        if self.below is not None and full > holding.cached:
+            self.below.computed(request.block_hashes, holding.cached, full)
         for index in range(holding.cached, full):
             block = holding.shared[index]
             block.key = request.block_hashes[index]
@@ -288,6 +367,8 @@ class PagedAllocator:
         del same[block]
         if not same:
             del self._by_key[block.key]
+            if self.below is not None:
+                self.below.evicted(block.key)
 
     def _leave_behind(self, request: Request, blocks: int) -> None:
         """Queue a request's private blocks: findable by itself if it comes back, else by nobody."""

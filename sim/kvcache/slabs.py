@@ -136,6 +136,12 @@ class SlabAllocator(ABC):
     def note_output(self, request: Request) -> None:
         return
 
+    def swap_out(self, request: Request) -> bool:
+        return False
+
+    def discard(self, request: Request) -> None:
+        return
+
     def free(self, request: Request, known: int) -> None:
         slab = request.kv
         assert isinstance(slab, Slab)

@@ -20,7 +20,6 @@ Purpose = Literal["simulate", "size"]
 NOT_BUILT: Mapping[str, object] = {
     "speculative": None,
     "kv_cache.eviction": None,
-    "kv_cache.tiers": [],
     "cluster.replicas": 1,
     "cluster.pools": None,
     "cluster.autoscale": None,
@@ -57,6 +56,7 @@ class SchedulerSettings:
     scheduler_reserve_full_isl: bool
     watermark: float
     async_scheduling: bool
+    preemption_mode: str
     options: Mapping[str, Any]
 
 
@@ -146,7 +146,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         engine=engine,
         model=model,
         scheduler=SchedulerSettings(**filled.scheduler.model_dump()),
-        kv_cache=KVCacheSettings(**filled.kv_cache.model_dump(exclude={"eviction", "tiers"})),
+        kv_cache=KVCacheSettings(**filled.kv_cache.model_dump(include=set(KVCacheSettings.__slots__))),
         workload=workload,
         slo_classes={name: slo.thresholds() for name, slo in scenario.slo.classes.items()}
         if scenario.slo

@@ -155,6 +155,9 @@ def leaf(data: Mapping[str, Any], dotted: str) -> Any:
 
 def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
     """Change in place every leaf that names a file that is there, or that can name nothing but a file."""
+    for tier in leaf(data, "kv_cache.tiers") or ():
+        if isinstance(tier, dict):
+            tier["kind"] = _moved_kind(cast("dict[str, Any]", tier).get("kind"), move)
     for dotted in PATH_LEAVES:
         value = leaf(data, dotted)
         if not isinstance(value, str):
@@ -164,6 +167,14 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
         if not os.path.isabs(value) and (only_path or Path(moved).exists() or Path(value).is_file()):
             *parents, last = dotted.split(".")
             (leaf(data, ".".join(parents)) if parents else data)[last] = moved
+
+
+def _moved_kind(kind: Any, move: Callable[[str], str]) -> Any:
+    """Return where a tier's file is from now on, if its kind names one."""
+    if not isinstance(kind, str) or os.path.isabs(kind):
+        return kind
+    moved = move(kind)
+    return moved if Path(moved).is_file() or Path(kind).is_file() else kind
 
 
 def json_schema() -> dict[str, Any]:

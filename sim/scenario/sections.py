@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ...hwmodels.errors import unknown
 from ...hwmodels.kvcaches import KV_DTYPE_BITS
-from ...hwmodels.units import Bytes, PositiveCount, Seconds
+from ...hwmodels.tier import list_tiers
+from ...hwmodels.units import Bytes, PositiveCount, RateBytes, Seconds
 from ...hwmodels.weightformat import FORMATS, SYNONYMS
 from ..fields import AUTO, Auto, AutoCount, AutoCountOr0, AutoFlag, AutoShare, Flag, Section, Share
 
@@ -104,6 +105,7 @@ class SchedulerSection(Section):
     scheduler_reserve_full_isl : admit only if blocks for the whole prompt are free
     watermark : share of the blocks to be left free at an admission
     async_scheduling : compose a step while the one before it runs
+    preemption_mode : a preempted request computes its KV again, or has it swapped to the host's memory
     options : further settings of the policy named, as its class describes them (``aging_s`` of ``priority``, ...)
     """
 
@@ -116,20 +118,38 @@ class SchedulerSection(Section):
     scheduler_reserve_full_isl: AutoFlag = AUTO
     watermark: AutoShare = AUTO
     async_scheduling: AutoFlag = AUTO
+    preemption_mode: Literal["recompute", "swap"] = "recompute"
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+def _tier_kind(value: str) -> str:
+    if value not in list_tiers() and not value.endswith((".yaml", ".yml")):
+        raise ValueError(unknown("KV tier", value, list_tiers()) + "; or path of a YAML file")
+    return value
+
+
 class Tier(Section):
-    """A slower place that KV blocks move to.
+    """A slower place that KV blocks move to; what is not given is that kind's datasheet value.
 
     Attributes
     ----------
-    kind : where
+    kind : dram, nvme, remote, or path of a file that describes another kind
     capacity : its size [B]
+    policy : what goes when it is full: lru, lfu, 2q, or ``module:Class``
+    write : through takes blocks when they are computed, back when the memory above lets go of them
+    read_bandwidth, write_bandwidth : towards the device, and away from it [B/s]
+    latency : of one operation [s]
+    queue_depth : blocks in work at a time
     """
 
-    kind: Literal["dram", "nvme", "remote"]
-    capacity: Bytes
+    kind: Annotated[str, AfterValidator(_tier_kind)]
+    capacity: Bytes | None = None
+    policy: str = "lru"
+    write: Literal["through", "back"] = "through"
+    read_bandwidth: Annotated[RateBytes, Gt(0)] | None = None
+    write_bandwidth: Annotated[RateBytes, Gt(0)] | None = None
+    latency: Seconds | None = None
+    queue_depth: PositiveCount | None = None
 
 
 class Eviction(Section):
@@ -159,7 +179,9 @@ class KVCacheSection(Section):
     kv_cache_memory_bytes : this much memory for KV instead of what is left
     reserve_bytes : what a vLLM host keeps for growth outside torch and for graphs, as ``size --log`` fits it
     eviction : drop entries of running sequences
-    tiers : slower memory behind the device's
+    tiers : slower memory behind the device's, fastest first; needs prefix caching
+    transfer_overlap : layerwise computes a layer once its KV is there; none starts a step when all of it is
+    swap_space : host memory of each GPU for requests preempted with ``preemption_mode: swap`` [B]
     """
 
     allocator: str = "paged"
@@ -172,6 +194,8 @@ class KVCacheSection(Section):
     reserve_bytes: Bytes | None = None
     eviction: Eviction | None = None
     tiers: tuple[Tier, ...] = ()
+    transfer_overlap: Literal["layerwise", "none"] = "layerwise"
+    swap_space: Bytes = 4 << 30
 
 
 class Speculative(Section):

@@ -9,14 +9,22 @@ from typing import Any
 
 import numpy as np
 import simpy
+from membound.hwmodels.steptypes import Phase
+from membound.hwmodels.tier import TierProfile
 from membound.sim.engine import Engine
 from membound.sim.flight import Observer
 from membound.sim.kvcache.base import KVAllocator, PoolShape
+from membound.sim.kvcache.paged import PagedAllocator
+from membound.sim.mover import Mover
+from membound.sim.offload import figures_of, mover_of
 from membound.sim.policies import find_policy, make_policy
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
+from membound.sim.route import Route
 from membound.sim.scheduler.base import Scheduler
 from membound.sim.source import Source
+from membound.sim.swap import SwapSpace
+from membound.sim.tiers import Tier, TierStack
 
 SLO = {"default": {"ttft_s": 30e-6, "tpot_s": 2e-6}, "slow": {"ttft_s": 90e-6}, "batch": {"tpot_s": 1.0}}
 """Thresholds of the classes of random requests, some of which a step of a microsecond cannot meet [s]."""
@@ -63,6 +71,59 @@ class LinearCost:
         )
         return spent + self.per_row * n_decode + self.per_length * (longest + later)
 
+    def phases(self, *step: Any) -> tuple[Phase, ...]:
+        """A step reads HBM for three quarters of its time and computes for the rest."""
+        seconds = self.step_ns(*step) / 1e9
+        return (
+            Phase("hbm", 0.75 * seconds, {"hbm": 0.75 * seconds}),
+            Phase("compute", 0.25 * seconds, {"compute": 0.25 * seconds}),
+        )
+
+
+@dataclass(frozen=True)
+class Host:
+    """What is behind a device's memory: (policy, blocks, write through) of each tier, and blocks to swap to.
+
+    A block takes 700 ns over the host's link, which holds a third of HBM, and three times that from the second tier.
+    """
+
+    tiers: tuple[tuple[str, int, bool], ...] = ()
+    swap: int = 0
+    layerwise: bool = True
+
+    def attach(self, allocator: KVAllocator) -> Mover | None:
+        """Give an allocator these tiers, and return what carries blocks."""
+        if not (self.tiers or self.swap) or not isinstance(allocator, PagedAllocator):
+            return None
+        mover = allocator.mover = Mover(4, layerwise=self.layerwise)
+        if self.tiers and allocator.enable_prefix_caching:
+            allocator.below = TierStack(
+                [
+                    Tier(f"t{number}", _route(number + 1), find_policy("tierpolicy", name, "")(size), through)
+                    for number, (name, size, through) in enumerate(self.tiers)
+                ],
+                mover,
+            )
+        if self.swap:
+            allocator.swap = SwapSpace(self.swap, _route(1), mover)
+        return mover
+
+
+class HostedDevice:
+    """A device whose host link is a third as fast as its memory."""
+
+    id, link_type, link_bandwidth = "any", "NVLink", 1e9
+    hbm_bandwidth, pcie_bandwidth = 3 / 0.7e-6, 1 / 0.7e-6
+
+
+def _route(slower: int) -> Route:
+    sheet = {name: {"value": value, "source": "test"} for name, value in {
+        "capacity": 1, "read_bandwidth": 1 / (0.7e-6 * slower), "write_bandwidth": 1 / (0.7e-6 * slower),
+        "latency": 3e-7, "queue_depth": 4, "host_link_share": 1,
+    }.items()}  # fmt: skip
+    profile = TierProfile.model_validate({"id": f"t{slower}", "name": "test", "datasheet": sheet})
+    return Route(profile, HostedDevice(), 1, 1)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -84,6 +145,7 @@ class Case:
     needs_contexts: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    host: Host = Host()
 
     def bounded(self, tokens: int) -> int:
         """Blocks that a sequence of so many tokens takes in layers with a window."""
@@ -99,11 +161,13 @@ def make_scheduler(case: Case) -> Scheduler:
 
 
 def make_allocator(case: Case) -> KVAllocator:
-    return find_policy("kvcache", case.allocator, "kv_cache.allocator").of(
+    allocator: KVAllocator = find_policy("kvcache", case.allocator, "kv_cache.allocator").of(
         PoolShape(case.num_blocks, case.block_size, case.bounded if case.bounded_blocks else None),
         max_model_len=case.max_model_len,
         enable_prefix_caching=case.prefix_caching,
     )
+    case.host.attach(allocator)
+    return allocator
 
 
 def run(
@@ -123,7 +187,7 @@ def run(
         env, make_scheduler(case), allocator,
         LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
-        cohort=cohort, observer=observer,
+        cohort=cohort, observer=observer, mover=mover_of(allocator),
     )  # fmt: skip
     engine.connect(Source(env, iter(requests), engine.submit))
     for _ in range(20_000):
@@ -159,4 +223,13 @@ def recorded(recorder: Recorder, engine: Engine) -> dict[str, Any]:
         "preemptions": recorder.preemptions,
         "prefix": (engine.allocator.queried_tokens, engine.allocator.hit_tokens),
         "end_ns": engine.device_free_ns,
+        "host": _moved(engine.allocator),
     }
+
+
+def _moved(allocator: KVAllocator) -> dict[str, Any]:
+    mover = mover_of(allocator)
+    if mover is None:
+        return {}
+    moved = {"mover": (mover.waited_ns, mover.in_bytes, mover.out_bytes)}
+    return moved | figures_of(allocator, 10**9)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from membound.sim.policies import find_policy, policy_names
 
-from .harness import Case
+from .harness import Case, Host
 
 STEP = 1000
 
@@ -55,9 +55,24 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 }
 """Options of the policies that have some; what a step of a microsecond makes of them."""
 
+POLICIES = policy_names("tierpolicy")
+HOSTS = st.builds(
+    Host,
+    tiers=st.lists(st.tuples(st.sampled_from(POLICIES), st.integers(1, 30), st.booleans()), max_size=2).map(
+        tuple
+    ),
+    swap=st.sampled_from((0, 5, 200)),
+    layerwise=st.booleans(),
+)
+
 
 @st.composite
-def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None = None) -> Case:
+def cases(
+    draw: st.DrawFn,
+    scheduler: str | None = None,
+    allocator: str | None = None,
+    hosts: st.SearchStrategy[Host] = st.just(Host()) | HOSTS,  # noqa: B008
+) -> Case:
     """Draw an engine and its load."""
     scheduler = scheduler or draw(st.sampled_from(("vllm_v1", *policy_names("scheduler"))))
     allocator = allocator or draw(st.sampled_from(("paged", *policy_names("kvcache"))))
@@ -95,4 +110,5 @@ def cases(draw: st.DrawFn, scheduler: str | None = None, allocator: str | None =
         needs_contexts=draw(st.booleans()),
         settings=settings,
         options=draw(OPTIONS.get(scheduler, st.just({}))),
+        host=draw(hosts),
     )

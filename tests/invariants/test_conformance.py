@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from membound.sim.engine import Engine
 from membound.sim.flight import Flight
 from membound.sim.kvcache.base import KVAllocator
+from membound.sim.kvcache.paged import PagedAllocator
 from membound.sim.policies import find_policy, policy_names
 from membound.sim.request import Request, Status
 from membound.sim.scheduler.base import ScheduledBatch, Scheduler
@@ -79,6 +80,19 @@ class Auditor:
         assert len(set(engine.running)) == len(engine.running)
         assert all(request.status is Status.RUNNING for request in engine.running)
         assert not (set(engine.waiting) & set(engine.running))
+        if isinstance(allocator, PagedAllocator):
+            check_memory_behind(allocator, engine)
+
+
+def check_memory_behind(allocator: PagedAllocator, engine: Engine) -> None:
+    """Check that each tier holds what came in and did not go, and that only who waits has blocks swapped out."""
+    for tier in allocator.below.tiers if allocator.below else ():
+        assert len(tier.policy) == tier.written_blocks - tier.evicted_blocks <= tier.policy.capacity
+        assert len(tier.policy) <= tier.peak_blocks <= tier.policy.capacity
+    if (swap := allocator.swap) is not None:
+        assert 0 <= swap.used <= swap.peak <= swap.capacity
+        assert not any(request in swap for request in engine.running)
+        assert (swap.used > 0) == any(request in swap for request in engine.waiting)
 
 
 @each_policy

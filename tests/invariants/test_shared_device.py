@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import simpy
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from membound.hwmodels.steptypes import Phase
 from membound.sim.engine import Engine
 from membound.sim.recorder import Recorder
@@ -13,19 +14,8 @@ from membound.sim.request import Request
 from membound.sim.resources import SharedDevice
 from membound.sim.source import Source
 
-from .harness import Case, LinearCost, make_allocator, make_scheduler, recorded, run
+from .harness import Case, Host, LinearCost, make_allocator, make_scheduler, recorded, run
 from .strategies import cases
-
-
-class PhasedCost(LinearCost):
-    """A step that reads HBM for three quarters of its time and computes for the rest."""
-
-    def phases(self, *step: object) -> tuple[Phase, ...]:
-        seconds = self.step_ns(*step) / 1e9  # type: ignore[arg-type]
-        return (
-            Phase("hbm", 0.75 * seconds, {"hbm": 0.75 * seconds}),
-            Phase("compute", 0.25 * seconds, {"compute": 0.25 * seconds}),
-        )
 
 
 @dataclass
@@ -41,7 +31,7 @@ def start(case: Case, env: simpy.Environment, device: SharedDevice) -> Shared:
     recorder = Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
     engine = Engine(
-        env, make_scheduler(case), allocator, PhasedCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
+        env, make_scheduler(case), allocator, LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, device=device,
     )  # fmt: skip
     engine.connect(Source(env, iter(requests), engine.submit))
@@ -49,7 +39,7 @@ def start(case: Case, env: simpy.Environment, device: SharedDevice) -> Shared:
 
 
 @settings(max_examples=50, deadline=None)
-@given(case=cases())
+@given(case=cases(hosts=st.just(Host())))
 def test_alone_on_a_shared_device_the_record_is_the_same(case: Case) -> None:
     """Work that nobody contends with takes exactly the time of the step model, to the nanosecond."""
     expected, _ = run(case, fast_forward=False)

@@ -138,6 +138,7 @@ def plain() -> dict[str, Any]:
         ("scheduler.scheduler_reserve_full_isl=false", ["latency", "requests"]),
         ("scheduler.watermark=0.5", ["latency", "requests"]),
         ("scheduler.async_scheduling=false", ["latency"]),
+        ("scheduler.preemption_mode=swap", ["latency", "kv", "time_share"]),
         ("kv_cache.allocator=contiguous", ["latency", "kv"]),
         ("kv_cache.block_size=64", ["latency", "memory"]),
         ("kv_cache.enable_prefix_caching=false", ["latency"]),
