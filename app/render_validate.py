@@ -10,6 +10,7 @@ from ..sim.output import to_json
 from .text import csv_of, labelled, percent, table, text_of
 
 if TYPE_CHECKING:
+    from ..calibrate.monitoring import Beside
     from ..calibrate.serving.compare import RunErrors
     from ..calibrate.serving.run import Skipped
 
@@ -30,6 +31,35 @@ def render_validation(runs: Sequence[RunErrors], skipped: Sequence[Skipped], for
     if form == "csv":
         return csv_of([*_csv_rows(payload(runs, skipped))])
     return text_of(_lines(runs, skipped))
+
+
+def render_monitoring(found: Beside, form: str) -> str:
+    """Return measured and simulated counters as ``table``, ``json`` or ``csv``."""
+    plain = found.to_dict()
+    if form == "json":
+        return to_json(plain)
+    if form == "csv":
+        return csv_of([{"counter": name} | both for name, both in plain["counters"].items()])
+    gpus = found.measured.gpus if len(found.measured.gpus) > 1 else {}
+    rows = [
+        [name, _share(both["measured"]), *(_share(gpu.get(name)) for gpu in gpus.values()),
+         _share(both["simulated"]), _points(both["measured"], both["simulated"])]
+        for name, both in plain["counters"].items()
+    ]  # fmt: skip
+    head = ["share of time", "measured", *(f"GPU {gpu}" for gpu in gpus), "simulated", "points"]
+    lines = [f"measured with {found.measured.source}", ""]
+    lines += table(head, rows, right=range(1, len(head)))
+    lines += ["", *labelled("answer", found.sentence)] if found.sentence else []
+    lines += [line for note in found.measured.warnings for line in labelled("warning", note)]
+    return text_of(lines)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _points(measured: float | None, simulated: float | None) -> str:
+    return "-" if measured is None or simulated is None else f"{100 * (simulated - measured):+.1f}"
 
 
 def _csv_rows(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -52,6 +52,14 @@ def validate(
             "--scenario", metavar="FILE", help="What served the requests of a load generator's result."
         ),
     ] = None,
+    monitoring: Annotated[
+        Path | None,
+        typer.Option(
+            "--monitoring",
+            metavar="FILE",
+            help="Counters of dcgmi, dcgm-exporter, nvidia-smi or a torch profile, beside the scenario's.",
+        ),
+    ] = None,
     sets: Sets = None,
     draws: Annotated[
         int,
@@ -90,6 +98,10 @@ def validate(
 
     membound validate runs.csv --part judge --format json
 
+    With --monitoring, what your tools show stands beside what the scenario says:
+
+    membound validate --monitoring dmon.txt server.yaml
+
     With --live, a small real model serves two loads here, beside their prediction:
 
     membound validate --live --device cpu --budget 120s
@@ -101,6 +113,9 @@ def validate(
             raise UsageError("--live serves loads of its own; leave the table out")
         validate_live(device, budget, max_error, form, quiet)
         return
+    if monitoring is not None:
+        _beside(monitoring, scenario or table, sets or [], form)
+        return
     if table is None:
         raise UsageError("validate needs a table of runs, or a load generator's result and --scenario")
     runs, skipped = _load(table, splits, part or [], gpu or [], model or [], limit, scenario, sets or [])
@@ -109,6 +124,20 @@ def validate(
 
     emit(render_validation(answered, [*skipped, *failed], form.value))
     _check(answered, max_error, quiet)
+
+
+def _beside(file: Path, scenario: Path | None, sets: list[str], form: Form) -> None:
+    """Print counters of a monitoring tool beside those of a simulated scenario."""
+    if scenario is None:
+        raise UsageError("--monitoring needs the scenario that was served: --monitoring FILE SCENARIO")
+    from ...calibrate.monitoring import beside, read_monitoring
+    from ...sim.run import simulate
+    from ...sim.scenario.load import load_scenario
+    from ..render_validate import render_monitoring
+
+    measured = read_monitoring(file)
+    found = beside(measured, simulate(load_scenario(scenario, sets)).summary())
+    emit(render_monitoring(found, form.value))
 
 
 def _load(

@@ -297,6 +297,21 @@ def test_a_block_count_that_is_given_wins_over_a_log(membound, small, tmp_path):
     assert (memory["num_gpu_blocks"], memory["blocks_source"]) == (900, "setting")
 
 
+def test_what_a_monitor_shows_stands_beside_the_simulated_counters(membound, small, tmp_path):
+    (tmp_path / "smi.csv").write_text("index, utilization.gpu [%]\n0, 98 %\n1, 96 %\n")
+    shown = membound("validate", "--monitoring", "smi.csv", small)
+    assert shown.code == 0
+    assert "GPU 1" in shown.out
+    assert "your GPU shows 97 % utilised and waits for memory" in " ".join(shown.out.split())
+    found = json.loads(membound("validate", "--monitoring", "smi.csv", small, "--format", "json").out)
+    ran = json.loads(membound("simulate", small, "--format", "json").out)
+    assert found["counters"]["gpu_util"]["simulated"] == ran["utilization"]["gpu_util"]
+    assert found["counters"]["dram_active"]["measured"] is None
+    missing = membound("validate", "--monitoring", "smi.csv")
+    assert missing.code == 2
+    assert "needs the scenario" in missing.err
+
+
 def test_an_engine_without_a_profile_can_be_sized(membound, small):
     ran = membound("size", small, "--engine", "vllm-0.8.5", "--format", "json")
     assert json.loads(ran.out)["settings"]["engine"] == "vllm-0.8.5"
