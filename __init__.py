@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .sim.scenario import Scenario, load_scenario, resolve
     from .sim.sizing import size
     from .sim.studies.compare import Comparison, compare
+    from .sim.studies.study import load_study
+    from .sim.studies.sweep import sweep
 
     __version__: str
 
@@ -51,10 +53,12 @@ __all__ = [
     "load_engine",
     "load_model",
     "load_scenario",
+    "load_study",
     "resolve",
     "simulate",
     "simulate_draws",
     "size",
+    "sweep",
 ]
 
 _HOME = {
@@ -75,10 +79,12 @@ _HOME = {
     "load_engine": "hwmodels.engine",
     "load_model": "hwmodels.model",
     "load_scenario": "sim.scenario",
+    "load_study": "sim.studies.study",
     "resolve": "sim.scenario",
     "simulate": "sim.run",
     "simulate_draws": "sim.draws",
     "size": "sim.sizing",
+    "sweep": "sim.studies.sweep",
 }
 
 

@@ -86,21 +86,37 @@ def read_scenario(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Where]:
     ------
     ScenarioError : the file is not there, cannot be read, or is no YAML mapping
     """
-    file = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ScenarioError(_not_found(Path(path))) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"scenario {file!r} cannot be read: {error}") from None
-    data = _read_yaml(text, file)
-    folder = os.path.dirname(file)
+    data, where = read_sections(path, "scenario", "device, model, …")
+    folder = os.path.dirname(where.file)
 
     def from_here(given: str) -> str:
         return os.path.normpath(os.path.join(folder, os.path.expanduser(given)))
 
     move_paths(data, from_here)
-    return data, Where(file, lambda key: _line_of(text, key))
+    return data, where
+
+
+def read_sections(path: str | os.PathLike[str], what: str, keys: str) -> tuple[dict[str, Any], Where]:
+    """Read a YAML file of named sections as plain data, and where its keys are.
+
+    Parameters
+    ----------
+    path : the file
+    what : what it should be, for errors (``scenario``, ``study``)
+    keys : the first keys such a file has, for errors
+
+    Raises
+    ------
+    ScenarioError : the file is not there, cannot be read, or is no YAML mapping
+    """
+    file = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ScenarioError(_not_found(Path(path), what)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{what} {file!r} cannot be read: {error}") from None
+    return _read_yaml(text, file, what, keys), Where(file, lambda key: _line_of(text, key))
 
 
 def scenario_from(sets: Sequence[str | Assignment]) -> Scenario:
@@ -160,7 +176,7 @@ def _trace_replaces_draws(changed: dict[str, Any], given: Mapping[str, Any], whe
                 cast("dict[str, Any]", workload).pop(key, None)
 
 
-def _read_yaml(text: str, file: str) -> dict[str, Any]:
+def _read_yaml(text: str, file: str, what: str, keys: str) -> dict[str, Any]:
     try:
         data: object = yaml.load(text, Loader=_Loader)
     except ScenarioError as error:
@@ -172,11 +188,9 @@ def _read_yaml(text: str, file: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ScenarioError(f"{file}: not YAML: {str(error).splitlines()[0]}") from None
     if data is None:
-        raise ScenarioError(f"{file}: empty scenario; needs at least device and model")
+        raise ScenarioError(f"{file}: empty {what}; needs {keys}")
     if not isinstance(data, dict):
-        raise ScenarioError(
-            f"{file}: a scenario is a section of keys (device, model, …), not {type(data).__name__}"
-        )
+        raise ScenarioError(f"{file}: a {what} is a section of keys ({keys}), not {type(data).__name__}")
     return cast("dict[str, Any]", data)
 
 
@@ -205,7 +219,7 @@ def _copy(data: object) -> object:
     return [_copy(item) for item in cast("Sequence[Any]", data)] if isinstance(data, list | tuple) else data
 
 
-def _not_found(path: Path) -> str:
+def _not_found(path: Path, what: str) -> str:
     names = [item.name for item in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     close = nearest(path.name, names)
-    return f"scenario {str(path)!r} not found" + (f"; nearest: {str(path.parent / close)!r}" if close else "")
+    return f"{what} {str(path)!r} not found" + (f"; nearest: {str(path.parent / close)!r}" if close else "")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
-from ...hwmodels.errors import CapacityError, MemboundError
+from ...hwmodels.errors import CapacityError
 from ..scenario.resolve import ResolvedScenario, resolve
 from ..scenario.schema import Scenario
 from .paired import changes, samples, spans
 from .point import Point, digest, metrics_of, settings_between
+from .study import StudyError
 
 if TYPE_CHECKING:
     from .paired import Of, Samples
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 Job = tuple[int, int | None, int]
 MAX_REPEAT = 10_000
-
-
-class StudyError(MemboundError):
-    """A study that asks for what cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

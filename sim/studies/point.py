@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -136,8 +137,6 @@ def digest(resolved: ResolvedScenario, *extra: object) -> str:
     resolved : the scenario with everything it names
     extra : what else the figures depend on (repetitions, draws)
     """
-    from ..setup import provenance_of
-
     data = resolved.scenario.to_dict()
     for key in NAMES_ONLY:
         data.pop(key, None)
@@ -152,7 +151,18 @@ def digest(resolved: ResolvedScenario, *extra: object) -> str:
         resolved.device.digest,
         resolved.engine.model_dump_json(),
         repr(resolved.model),
-        str(provenance_of(resolved)["version"]),
+        code_digest(),
         repr((resolved.usd_per_gpu_hour, *extra)),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Return a hash of the code that makes the figures, so that nothing is taken over from another version."""
+    root = Path(__file__).parents[2]
+    found = hashlib.sha256()
+    for folder in ("hwmodels", "sim"):
+        for path in sorted((root / folder).rglob("*.py")):
+            found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]

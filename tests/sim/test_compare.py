@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from membound.sim.scenario import Scenario, resolve
-from membound.sim.studies.compare import StudyError, compare
+from membound.sim.studies.compare import compare
 from membound.sim.studies.paired import changes, samples, spans
 from membound.sim.studies.point import digest, is_share, metrics_of, settings_between
+from membound.sim.studies.study import StudyError
 
 SMALL = {
     "device": "h100_sxm",
