@@ -29,6 +29,8 @@ def kernel_facts(family: str, lane: str, kernel: str, arch: str) -> dict[str, An
         return {"quantise": family not in _WEIGHT_ONLY, "by_m": cutlass}
     if family == "decode_attention":
         return _decode_facts(lane, kernel)
+    if family == "prefill_attention":
+        return _prefill_facts(kernel, arch)
     if family == "mla_decode":
         return {
             "tile_heads": 128 if arch == "Blackwell" else 64,
@@ -46,11 +48,27 @@ def _decode_facts(lane: str, kernel: str) -> dict[str, Any]:
     FlashAttention-2 packs the queries of a group and then splits; without groups it does neither. Its blocks hold
     256 keys at heads of 64. TensorRT-LLM's generated kernels never split below 256 keys.
     """
-    flash2 = "flash_attn" in kernel and not any(version in kernel for version in ("fa3", "fa4"))
+    flash2 = _is_flash2(kernel)
     if flash2 and "_mha" in lane:
         return {"split": False}
     coarse = (flash2 and "_d64" in lane) or any(name in kernel for name in _GENERATED)
     return {"key_blocks": 2.0} if coarse else {}
 
 
+def _is_flash2(kernel: str) -> bool:
+    return "flash_attn" in kernel and not any(version in kernel for version in ("fa3", "fa4"))
+
+
+def _prefill_facts(kernel: str, arch: str) -> dict[str, Any]:
+    """Return whether a tile takes rows of several heads (of chunks of one token alone), and how many rows.
+
+    FlashAttention-2 packs the queries of a group only where there is one token a sequence; its causal tiles are 64
+    rows high where on-chip memory is small. TensorRT-LLM's generated kernels do not pack.
+    """
+    if _is_flash2(kernel):
+        return {"packed": False, "single": True, "tile": 64 if arch == "Ada" else 128}
+    return {"packed": False} if _GENERATED_PREFILL in kernel else {}
+
+
+_GENERATED_PREFILL: Final = "trtllm"
 _GENERATED: Final = ("trtllmdecode", "trtllm_mha")

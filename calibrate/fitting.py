@@ -19,7 +19,7 @@ from .eager import without_eager
 from .errors import CalibrationError
 from .facts import kernel_facts
 from .fit.allreduce import fit_allreduce_least_squares
-from .fit.base import FitResult, Parameter
+from .fit.base import FitResult
 from .fit.decode_attention import decode_parameters, fit_decode_attention_least_squares
 from .fit.elementwise import fit_elementwise_least_squares
 from .fit.gemm import fit_gemm_least_squares
@@ -74,8 +74,6 @@ class Job:
 Fitter = Callable[[Job], FitResult]
 SCANNED: Final = (0.6, 0.75, 0.9, 1.1, 1.3, 1.6)
 """Blocks per unit that fits of our own timings also start from, over the usual value."""
-UNPACKED: Final = "trtllm"
-"""Prefill kernels with this in their name do not pack the queries of a group into one tile."""
 
 
 def _gemm(job: Job) -> FitResult:
@@ -110,9 +108,9 @@ def _prefill(job: Job) -> FitResult:
         return fit_roofline3_least_squares("prefill_attention", rows, job.chip, lane=job.lane, notes=notes)
     gemm = job.done.get(("gemm", job.software))
     eb = gemm.params["eb"] if gemm else job.device.lane("gemm", job.software).params["eb"]
-    params = prefill_parameters(job.device.arch, eb, cached=job.warm and job.chip.l2_bytes >= LARGE_CACHE)
-    if UNPACKED in str(rows["kernel_source"][0]):
-        params.append(Parameter("packed", 0.0, vary=False))
+    facts = kernel_facts(job.family, job.lane, str(rows["kernel_source"][0]), job.device.arch)
+    large = job.warm and job.chip.l2_bytes >= LARGE_CACHE
+    params = prefill_parameters(job.device.arch, eb, cached=large, **facts)
     return fit_prefill_attention_least_squares(
         rows,
         job.chip,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -28,6 +28,10 @@ class StepDevice(Protocol):
     def smem_bytes_per_sm(self) -> int | None: ...
     @property
     def link_bandwidth(self) -> float: ...
+    @property
+    def boost_hz(self) -> float | None: ...
+    @property
+    def arch(self) -> str: ...
     def lane(self, family: str, lane: str = ...) -> LaneLike: ...
 
 
@@ -88,6 +92,15 @@ def as_phase(name: str, time: KernelTime) -> Phase:
     return Phase(name, seconds, {resource: demand for resource, demand in demands.items() if demand > 0.0})
 
 
+ONCHIP_BYTES_PER_CLOCK: Final = 128.0
+"""Bytes that on-chip memory of a compute unit delivers a clock: 32 banks of 4 (CUDA programming guide; CDNA ISA)."""
+USUAL_CLOCK: Final = 1.9e9
+"""Clock of a device whose datasheet names none: near those of H100, H200 and B200 [Hz]."""
+FED_WHILE_COMPUTING: Final = ("Hopper", "Blackwell", "Blackwell Ultra")
+"""Architectures whose matrix units read operands from on-chip memory by themselves (wgmma, tcgen05); on the others
+warps load them into registers first (mma.sync, mfma)."""
+
+
 def chip_of(device: StepDevice) -> Chip:
     """Return the datasheet symbols of a device."""
     return Chip(
@@ -98,4 +111,6 @@ def chip_of(device: StepDevice) -> Chip:
         onchip_bytes=float(device.smem_bytes_per_sm or 0),
         link_bandwidth=device.link_bandwidth,
         roofline3=device.form == "roofline3",
+        feed=ONCHIP_BYTES_PER_CLOCK * (device.boost_hz or USUAL_CLOCK) * device.n_sm,
+        feed_waits=device.arch not in FED_WHILE_COMPUTING,
     )

@@ -50,7 +50,8 @@ and bandwidth), GEMM by rows and size of the weights, of which a serving step ha
 
 _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     **dict.fromkeys(
-        ("t0_us", "t1_us", "ts_us", "tb_us", "tcta_us", "tt_us", "te_ns", "tr_ns", "tqz_us"), ("latency", 1.0)
+        ("t0_us", "t1_us", "tq_us", "ts_us", "tb_us", "tcta_us", "tt_us", "te_ns", "tr_ns", "tqz_us"),
+        ("latency", 1.0),
     ),
     **dict.fromkeys(("a0_us", "a1_us", "c0_us", "c1_us"), ("latency", 1.0)),
     "ec": ("compute", -1.0),
@@ -128,6 +129,16 @@ class DeviceDraw:
     def smem_bytes_per_sm(self) -> int | None:
         """On-chip memory of one compute unit [B]."""
         return self.device.smem_bytes_per_sm
+
+    @property
+    def boost_hz(self) -> float | None:
+        """Boost clock; None where unknown [Hz]."""
+        return self.device.boost_hz
+
+    @property
+    def arch(self) -> str:
+        """Architecture."""
+        return self.device.arch
 
     @property
     def link_bandwidth(self) -> float:

@@ -40,6 +40,9 @@ class Chip:
     l2_bytes : last-level cache [B]
     onchip_bytes : memory per compute unit that a flash tile must fit [B]; 0 where unknown
     link_bandwidth : between the devices of a group, one direction, per device [B/s]; 0 where there is none
+    feed : at which the on-chip memories of all units together feed their matrix units [B/s]; 0 where unknown
+    feed_waits : warps load operands into registers, each twice, and compute then; else the matrix unit reads on-chip
+        memory itself while it computes
     roofline3 : True for devices without comparable units (TPU): ``t0 + max(FLOP/(ec C), bytes/(eb B))``
     """
 
@@ -50,6 +53,8 @@ class Chip:
     onchip_bytes: float = 0.0
     link_bandwidth: float = 0.0
     roofline3: bool = False
+    feed: float = 0.0
+    feed_waits: bool = True
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak of ``dtype`` [FLOP/s], or of the fastest dtype that can stand in for it.
@@ -148,7 +153,7 @@ def power_shares(q: float, *terms: Value) -> tuple[Value, ...]:
     return tuple(power / total for power in powers)
 
 
-def soft_waves(w: Value, wq: float) -> Value:
+def soft_waves(w: Value, wq: Value) -> Value:
     """Return the waves that ``w`` = blocks over slots take: whole ones with weight ``wq``, at least one."""
     return (1.0 - wq) * np.maximum(w, 1.0) + wq * np.ceil(w)
 

@@ -3,6 +3,10 @@
 For m x n x k with tile u x v and split s: ``t0 + pn(T_c, T_m; q) + [s > 1] ts``. T_c charges whole tiles
 (with weak wave quantisation and k0 columns of pipeline fill), T_m the bytes moved, slowed when too few blocks
 run to keep the memory busy. Everything fitted is dimensionless or a time.
+
+Small tiles reuse less of what on-chip memory feeds to the matrix units, at a rate that the datasheet gives. A
+column of k takes ``2 u v`` FLOP and ``u + v`` operands. Where the matrix unit reads them itself (Hopper, Blackwell)
+the longer of the two counts, where warps first load them into registers, each twice (Ampere, Ada), their sum.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ _U, _V, _S = (
     for column in zip(*((u, v, s) for u, v in _TILES for s in _SPLITS), strict=True)
 )
 _MIN_K_PER_SPLIT = 128
+_LARGE = 128.0 * 128.0
+_WAITING, _STREAMING = (2.0, 1.0), (1.0, 4.0)
+"""How often an operand is loaded, and how sharp the maximum of matrix work and loads is; 1 is a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +42,12 @@ class GemmParams:
     eb : share of HBM bandwidth [-]
     q : sharpness of the smooth maximum [-]
     k0 : pipeline fill, in columns of k [elements]
-    ct : loss of small tiles [elements]
+    ct : loss of small tiles [elements], for lanes without ``fd``
+    fd : operands fed to the matrix units, over the fewest a tile needs [-]; 0 for none
     sat, oe : blocks per unit that saturate memory, and how fast bandwidth falls below it [-]
     cs : share of the split's partial sums that reach HBM [-]
-    wq : weight of wave quantisation [-]
+    wq, ws : weight of wave quantisation, and of that of tiles below 128 x 128, of which several share a unit; None:
+        the same [-]
     l2f, l2b, l2q, l2c : share of L2 that holds warm operands, its rate over HBM's, how sharply that ends where they
         outgrow it, and through how many copies of the weights the timing loop rotates [-]; only for warm tables
     gv : share of a tile's time that a matrix-vector product takes, m = 1 [-]
@@ -62,6 +71,8 @@ class GemmParams:
     l2q: float = 3.0
     l2c: float = 1.0
     gv: float = 1.0
+    fd: float = 0.0
+    ws: float | None = None
     by_m: bool = False
     qr: float = math.inf
 
@@ -86,6 +97,8 @@ class GemmParams:
             l2q=p.get("l2q", 3.0),
             l2c=p.get("l2c", 1.0),
             gv=p.get("gv", 1.0),
+            fd=p.get("fd", 0.0),
+            ws=p.get("ws"),
             by_m=p.get("by_m", 0.0) > 0.5,
             qr=p.get("qr", math.inf),
         )
@@ -145,7 +158,8 @@ def gemm_time(
         np.asarray(a, dtype=np.float64)[..., None]
         for a in np.broadcast_arrays(m, n, k, weights, inputs + outputs)
     )
-    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights, plain, rate, warm)
+    loss = _tile_loss(chip, params, chip.peak(dtype), widths.inputs)
+    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights, plain, rate / loss, warm)
     longer = np.maximum(t_compute, t_memory)
     power_sum = 1.0 + (np.minimum(t_compute, t_memory) / longer) ** params.q
     body = longer * power_sum ** (1.0 / params.q)
@@ -178,6 +192,22 @@ def _by_m(m: Array) -> NDArray[np.bool_]:
     return (rows == _U) & (columns == _V) & (_S == 1)
 
 
+def _tile_loss(chip: Chip, p: GemmParams, peak: float, width: float) -> Array:
+    """Return how much longer a column of k takes per FLOP than in a tile of 128 x 256, by tile and split [-]."""
+    if p.fd <= 0.0 or chip.feed <= 0.0:
+        return (1.0 + p.ct * (1.0 / _U + 1.0 / _V)) / (1.0 + 3.0 * p.ct / 256.0)
+    loads, sharpness = _WAITING if chip.feed_waits else _STREAMING
+    fed = p.fd * loads * width * peak / chip.feed / 2.0
+    return _fed_time(fed * (1.0 / _U + 1.0 / _V), sharpness) / _fed_time(
+        np.array(fed * 3.0 / 256.0), sharpness
+    )
+
+
+def _fed_time(ratio: Array, sharpness: float) -> Array:
+    """Return the time of a column over that of its matrix work, from the time to feed it over the same [-]."""
+    return np.asarray((1.0 + ratio**sharpness) ** (1.0 / sharpness))
+
+
 def _terms(
     chip: Chip,
     p: GemmParams,
@@ -186,15 +216,14 @@ def _terms(
     k: Array,
     weights: Array,
     plain: Array,
-    rate: float,
+    rate: Array,
     warm: bool,
 ) -> tuple[Array, Array, Array, Array]:
     """Return T_c, T_m [s], bytes of partial sums [B] and blocks per unit, by tile and split (last axis)."""
     blocks = np.ceil(m / _U) * np.ceil(n / _V) * _S
     w = blocks / chip.units
-    waves = soft_waves(w, p.wq)
-    tile_rate = rate * p.ec * (1.0 + 3.0 * p.ct / 256.0) / (1.0 + p.ct * (1.0 / _U + 1.0 / _V))
-    t_compute = waves * (2.0 * _U * _V) * (k / _S + p.k0) * chip.units / tile_rate
+    waves = soft_waves(w, p.wq if p.ws is None else np.where(_U * _V < _LARGE, p.ws, p.wq))
+    t_compute = waves * (2.0 * _U * _V) * (k / _S + p.k0) * chip.units / (rate * p.ec)
     if p.gv != 1.0:
         t_compute = np.where(m > 1, t_compute, p.gv * t_compute)
     split_bytes = np.where(_S > 1, p.cs * 4.0 * _S, 0.0) * m * n

@@ -22,6 +22,7 @@ from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value, pn, power_sha
 
 _TILE = 128
 _KEYS = 128.0
+_KEYS_FLASH2 = 64.0
 """A tile walks over whole blocks of keys: at least one."""
 _ABSORBED_ABOVE = 700.0
 _SMALLEST_TILE = 16
@@ -50,6 +51,10 @@ class PrefillParams:
     l2f, l2b : share of the last-level cache that holds what the kernels before have just written, its rate over
         ``eb`` of HBM's [-]; 0 and 1 where that does not show
     packed : whether a tile takes rows of several heads of one KV head (a lane fact)
+    single : FlashAttention-2, which does so for calls of one token a sequence alone, and walks over keys in blocks of
+        64 (a lane fact)
+    tile : most query rows of a tile (a lane fact) [-]
+    tq : extra fixed time of such a call of several sequences and KV heads, whose queries are first copied [s]
     """
 
     t0: float
@@ -67,6 +72,9 @@ class PrefillParams:
     l2f: float = 0.0
     l2b: float = 1.0
     packed: bool = True
+    single: bool = False
+    tile: int = _TILE
+    tq: float = 0.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike, gemm: LaneLike) -> PrefillParams:
@@ -88,6 +96,9 @@ class PrefillParams:
             l2f=p.get("l2f", 0.0),
             l2b=p.get("l2b", 1.0),
             packed=p.get("packed", 1.0) > 0.5,
+            single=p.get("single", 0.0) > 0.5,
+            tile=int(p.get("rows", _TILE)),
+            tq=p.get("tq_us", 0.0) * MICRO,
         )
 
 
@@ -204,14 +215,18 @@ class PrefillForm:
         heads, kv_heads, window = shape.n_heads, shape.n_kv_heads, shape.window
         group = heads / kv_heads
         tiles = work = keys_read = rows = last = pairs = 0.0
+        count = 0
         for new, cached in chunks:
+            count += 1
             n_tiles = -(-new // tile) * heads
-            if shape.packed:
+            if shape.packed or (p.single and new == 1):
                 n_tiles = min(math.ceil(new * group / tile) * kv_heads, n_tiles)
             if window:
                 mean, most, span = (float(v) for v in _windowed(float(new), float(cached), window, tile))
             else:
                 mean, most = max(cached + 0.5 * (new + tile), _KEYS), cached + new
+                if p.single:
+                    mean = max(cached + 0.5 * (new + min(new, tile)), _KEYS_FLASH2)
                 span = most
             tiles += n_tiles
             work += n_tiles * mean
@@ -232,7 +247,8 @@ class PrefillForm:
         t_memory = (fresh + (keys_read - rows) * shape.kv_bytes_per_key) * self.seconds_per_byte
         if shape.score_bytes_per_pair:
             t_memory += pairs * shape.score_bytes_per_pair * self.seconds_per_byte
-        return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q)
+        copies = p.tq if p.single and rows == count > 1 and kv_heads > 1 else 0.0
+        return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q) + copies
 
     def time(self, chunks: Sequence[tuple[int, int]]) -> KernelTime:
         """Return the kernel's time split by cause, ``t0`` included [s]."""
@@ -255,10 +271,13 @@ class PrefillForm:
         """
         p, shape = self.params, self.shape
         n_tiles = np.ceil(new / self.tile) * shape.n_heads
-        if shape.packed:
+        if shape.packed or p.single:
             group = shape.n_heads / shape.n_kv_heads
-            n_tiles = np.minimum(np.ceil(new * group / self.tile) * shape.n_kv_heads, n_tiles)
+            grouped = np.minimum(np.ceil(new * group / self.tile) * shape.n_kv_heads, n_tiles)
+            n_tiles = np.where(shape.packed | (new == 1.0), grouped, n_tiles)
         mean, most, span = np.maximum(cached + 0.5 * (new + self.tile), _KEYS), cached + new, cached + new
+        if p.single:
+            mean = np.maximum(cached + 0.5 * (new + np.minimum(new, self.tile)), _KEYS_FLASH2)
         if shape.window:
             mean, most, span = _windowed(new, cached, shape.window, self.tile)
         tiles = np.add.reduceat(n_tiles, starts)
@@ -286,10 +305,16 @@ class PrefillForm:
             hbm_kv=body * in_memory * of_kv,
             hbm_activations=body * in_memory * (1.0 - of_kv),
             compute=body * on_tiles * (1.0 - of_fixed),
-            latency=p.t0 + body * on_tiles * of_fixed,
+            latency=p.t0 + self._copies(rows, starts, len(new)) + body * on_tiles * of_fixed,
             hbm_demand=t_kv + t_io - t_cached,
             compute_demand=body * np.minimum(tiles / self.slots, 1.0),
         )
+
+    def _copies(self, rows: Array, starts: NDArray[np.int64], chunks: int) -> Array:
+        """Return the extra fixed time of calls of one token a sequence [s]."""
+        count = np.diff(starts, append=chunks)
+        copied = self.params.single & (rows == count) & (count > 1) & (self.shape.n_kv_heads > 1)
+        return np.where(copied, self.params.tq, 0.0)
 
     def _resident(self, rows: Array) -> Array:
         """Return the share of the new tokens' queries, keys and values that is found in the cache [-]."""
@@ -312,7 +337,7 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         units, exponentials = chip.units, params.sx * _REFERENCE_UNITS / chip.units
     if not params.packed:
         shape = replace(shape, packed=False)
-    tile = _tile_rows(chip, shape)
+    tile = _tile_rows(chip, shape, params.tile)
     matrix = _TILE * shape.flop_per_key_row / (params.ec * chip.peak(shape.dtype) / units)
     per_key = pn(matrix, exponentials, params.q2) if exponentials else matrix
     seconds_per_byte = 1.0 / (params.eb * chip.bandwidth)
@@ -328,9 +353,9 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
     )
 
 
-def _tile_rows(chip: Chip, shape: PrefillShape) -> int:
+def _tile_rows(chip: Chip, shape: PrefillShape, most: int) -> int:
     """Return the query rows of a tile that fits on chip, with 64 keys and values in 16 bit beside it."""
-    tile, per_row = _TILE, shape.flop_per_key_row  # 2 bytes x (key width + value width)
+    tile, per_row = most, shape.flop_per_key_row  # 2 bytes x (key width + value width)
     while (
         chip.onchip_bytes
         and tile > _SMALLEST_TILE

@@ -26,8 +26,8 @@ from membound.hwmodels.steptypes import chip_of
 
 H100, B200 = (chip_of(load_device(name)) for name in ("h100_sxm", "b200_sxm"))
 TRUTH = {
-    "t0_us": 3.0, "ec": 0.8, "eb": 0.85, "q": 3.1, "k0": 180.0, "ts_us": 2.4, "ct": 3.5, "sat": 1.6, "oe": 0.08,
-    "cs": 0.5, "wq": 0.1,
+    "t0_us": 3.0, "ec": 0.8, "eb": 0.85, "q": 3.1, "k0": 180.0, "ts_us": 2.4, "fd": 0.9, "ws": 0.15,
+    "sat": 1.6, "oe": 0.08, "cs": 0.5, "wq": 0.1,
 }  # fmt: skip
 LINEAR = {**TRUTH, "l2f": 0.3, "l2b": 1.5, "tqz_us": 2.0, "eqz": 0.4}
 SIZES = (1024, 2560, 4096, 6144, 8192, 10240)

@@ -56,6 +56,8 @@ class Device:
     l2_bytes: int = 50_000_000
     smem_bytes_per_sm: int | None = 233472
     link_bandwidth: float = 450e9
+    boost_hz: float | None = 1.98e9
+    arch: str = "Hopper"
 
     def lane(self, family: str, lane: str = "vllm") -> Lane:
         if family not in LANES:

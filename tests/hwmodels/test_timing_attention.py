@@ -144,11 +144,12 @@ def test_long_prefill_runs_at_its_share_of_peak() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(CHUNK, min_size=1, max_size=6), st.sampled_from([0, 512, 4096]))
+@given(st.lists(CHUNK, min_size=1, max_size=6), st.sampled_from([0, 512, 4096]), st.booleans())
 def test_prefill_numbers_are_the_same_one_by_one_and_as_arrays(
-    chunks: list[tuple[int, int]], window: int
+    chunks: list[tuple[int, int]], window: int, flash2: bool
 ) -> None:
-    form = prefill_form(H100, PREFILL, prefill_shape(40, 8, 128, window=window))
+    lane = replace(PREFILL, packed=False, single=True, tile=64, tq=8e-6) if flash2 else PREFILL
+    form = prefill_form(H100, lane, prefill_shape(40, 8, 128, window=window))
     time = form.time(chunks)
     assert whole(time) == pytest.approx(PREFILL.t0 + form.body(chunks), rel=1e-12)
     assert sum(float(np.sum(getattr(time, cause))) for cause in CAUSES) == pytest.approx(
@@ -170,6 +171,16 @@ def test_chunks_cost_at_least_as_much_as_the_whole_prompt(half: int, cached: int
     form = prefill_form(H100, PREFILL, prefill_shape(32, 8, 128))
     whole_prompt = form.body([(2 * half, cached)])
     assert form.body([(half, cached)]) + form.body([(half, cached + half)]) > 0.93 * whole_prompt
+
+
+def test_flash_attention_2_packs_the_queries_of_a_group_only_where_each_sequence_has_one() -> None:
+    lane = replace(PREFILL, packed=False, single=True, tq=8e-6, wq=0.0)
+    form, packed = (prefill_form(H100, each, prefill_shape(32, 4, 128)) for each in (lane, PREFILL))
+    many = [form.body([(new, 0)] * 128) for new in (1, 2)]
+    assert many[1] > 4.0 * (many[0] - lane.tq)  # 32 tiles a sequence instead of 4
+    alone = form.body([(1, 0)])
+    assert form.body([(1, 0)] * 2) - alone == pytest.approx(lane.tq, rel=0.01)  # queries are copied first
+    assert form.body([(16, 0)] * 128) > 2.0 * packed.body([(16, 0)] * 128)
 
 
 def test_a_window_caps_what_a_tile_walks_over() -> None:

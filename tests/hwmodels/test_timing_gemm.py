@@ -130,3 +130,21 @@ def test_waves_are_whole_only_in_part() -> None:
     assert soft_waves(0.2, 0.1) == pytest.approx(1.0)
     assert soft_waves(2.5, 0.1) == pytest.approx(2.55)
     assert soft_waves(2.5, 1.0) == pytest.approx(3.0)
+
+
+def test_small_tiles_wait_for_operands_that_warps_load() -> None:
+    # An A100: 128 B a clock feed 2048 FLOP a clock. A column of a 64 x 64 tile takes 4 clocks of matrix work and, each
+    # operand loaded twice, 4 of loads: twice as long in all; of a 128 x 256 tile 1.375 times, where ec is taken.
+    lane = replace(IDEAL, fd=1.0, ts=1.0)
+    chip = Chip({"bf16": 2048e9 * 100}, 1e18, 100, feed=128e9 * 100)
+    small = seconds(64, 64, 4096, lane, chip)
+    assert small == pytest.approx(4 * 4096e-9 * 2.0 / (1.0 + 0.375), rel=1e-3)
+    # Read while they compute, the longer of the two counts: loads of 2 clocks hide behind 4 of work.
+    hidden = seconds(64, 64, 4096, lane, replace(chip, feed_waits=False))
+    assert hidden == pytest.approx(4 * 4096e-9 * (1.0 + 0.5**4) ** 0.25, rel=5e-3)
+
+
+def test_a_device_of_unknown_feed_has_no_loss_of_small_tiles() -> None:
+    assert seconds(64, 64, 4096, replace(LANE, fd=1.0, ct=0.0)) == seconds(
+        64, 64, 4096, replace(LANE, ct=0.0)
+    )
