@@ -98,6 +98,7 @@ class StepModel:
         self._streaming = ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb)
         self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
+        self._without_attention: dict[tuple[int, int], float] = {}
         self._phases_of_tokens: dict[int, tuple[Phase, ...]] = {}
         self._phases_of_rows: dict[int, Phase] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
@@ -309,9 +310,14 @@ class StepModel:
         longest: NDArray[np.int64],
     ) -> None:
         """Add one kind of decode attention to the time of steps that see so many keys [s]."""
-        blocks = -(-longest // kind.decode_params.key_block)
+        x, block = sums.astype(np.float64), kind.decode_params.key_block
+        only = -(-int(longest[0]) // block)
+        if not kind.shape.chunked and only == -(-int(longest[-1]) // block):  # it never falls
+            terms = kind.terms(batch, only)
+            seconds += kind.count * (terms.body(x) + (terms.t0 + terms.extra))
+            return
+        blocks = -(-longest // block)
         cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
-        x = sums.astype(np.float64)
         for start, end in pairwise(cuts):
             terms = kind.terms(batch, int(blocks[start]))
             seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
@@ -332,11 +338,13 @@ class StepModel:
         context_sums, longest : keys read in each step, shape (steps,) [tokens]
         contexts : of a single step, where ``needs_contexts``
         """
-        alone = (
-            self.tokens.seconds(padded(self._capture, n_decode * self.queries))
-            + self._rows(sampled)
-            + self._per_sequence(n_decode)
-        )
+        alone = self._without_attention.get((n_decode, sampled))
+        if alone is None:
+            alone = self._without_attention[n_decode, sampled] = (
+                self.tokens.seconds(padded(self._capture, n_decode * self.queries))
+                + self._rows(sampled)
+                + self._per_sequence(n_decode)
+            )
         seconds = np.full(len(context_sums), alone)
         for kind in self.kinds:
             if not kind.shape.window:

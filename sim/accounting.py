@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..hwmodels.account import StepColumns, account
+from ..hwmodels.account import StepAccount, StepColumns, account
+from ..hwmodels.speculation import SpeculativeStepModel
 from .attribution import CHARGED
 
 if TYPE_CHECKING:
     from ..hwmodels.stepmodel import StepModel
     from ..hwmodels.steptypes import StepDevice
-    from .recorder import StepRow
+    from .steprow import StepRow
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -47,6 +48,7 @@ class StepAccountant:
 
     def __init__(self, model: StepModel, *, keep_steps: bool = False) -> None:
         self.model = model
+        self.timer: StepModel | SpeculativeStepModel = model
         self.keep_steps = keep_steps
         self.causes_ns = dict.fromkeys(CHARGED, 0)
         self._work = dict.fromkeys(WORK, 0)
@@ -60,18 +62,30 @@ class StepAccountant:
         """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked."""
         waited_ns = np.repeat(np.fromiter((row.moved.waited_ns for row in rows), np.int64, len(rows)), steps)
         own_ns = durations_ns - waited_ns
-        found = account(self.model, _columns(rows, steps, own_ns, self.model.needs_contexts))
-        charged = [*found.causes_ns.T, waited_ns]
-        for cause, spent in zip(CHARGED, charged, strict=True):
-            self.causes_ns[cause] += int(spent.sum())
+        spent = [*self._account(rows, steps, own_ns).T, waited_ns]
+        for cause, nanoseconds in zip(CHARGED, spent, strict=True):
+            self.causes_ns[cause] += int(nanoseconds.sum())
+        self._pick(rows, steps, own_ns)
+        if not self.keep_steps:
+            return None
+        kept = {f"{cause}_ns": nanoseconds for cause, nanoseconds in zip(CHARGED, spent, strict=True)}
+        return kept | self._more_columns()
+
+    def _account(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> Int64Array:
+        """Add up what the steps did; return each one's time by cause, shape (steps, causes) [ns]."""
+        columns = columns_of(rows, steps, durations_ns, self.model.needs_contexts)
+        return self._add_up(account(self.model, columns))
+
+    def _more_columns(self) -> dict[str, Int64Array]:
+        """Return further per-step columns of the steps taken in last."""
+        return {}
+
+    def _add_up(self, found: StepAccount) -> Int64Array:
         for name, (column, units) in WORK.items():
             self._work[name] += int(
                 np.rint(np.asarray(getattr(found, column)) * units).astype(np.int64).sum()
             )
-        self._pick(rows, steps, own_ns)
-        if not self.keep_steps:
-            return None
-        return {f"{cause}_ns": spent for cause, spent in zip(CHARGED, charged, strict=True)}
+        return found.causes_ns
 
     def _pick(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> None:
         """Keep every n-th step of the run, n doubled whenever twice too many have come together."""
@@ -91,7 +105,9 @@ class StepAccountant:
         """Return the sums over the run, of one GPU: seconds [s] and bytes [B]."""
         return {name: total / WORK[name][1] for name, total in self._work.items()}
 
-    def elasticity(self, rebuild: Callable[[StepDevice], StepModel]) -> dict[str, float]:
+    def elasticity(
+        self, rebuild: Callable[[StepDevice], StepModel | SpeculativeStepModel]
+    ) -> dict[str, float]:
         """Return lever -> share of busy time saved per share by which the lever grows, of the steps that ran.
 
         Levers are ``hbm_bandwidth``, ``peak_flops`` (every dtype) and, where ranks communicate,
@@ -109,7 +125,7 @@ class StepAccountant:
         if self.model.plan.group > 1:
             levers["link_bandwidth"] = {"link_bandwidth": device.link_bandwidth * (1 + LEVER_STEP)}
         sample = [step for step in self._sample if step.row.n_decode or step.row.prefill]
-        base = [step.timed_by(self.model) for step in sample]
+        base = [step.timed_by(self.timer) for step in sample]
         found: dict[str, float] = {}
         for lever, change in levers.items():
             better = rebuild(cast("StepDevice", _Varied(device, change)))
@@ -128,19 +144,20 @@ class _Sampled(NamedTuple):
     offset: int
     duration_ns: int
 
-    def timed_by(self, model: StepModel) -> int:
+    def timed_by(self, model: StepModel | SpeculativeStepModel) -> int:
         """Return what the step takes by a step model [ns]."""
-        row, later = self.row, self.offset
-        contexts = row.contexts if row.contexts is None else [context + later for context in row.contexts]
-        return model.step_ns(
-            row.n_decode, row.context_sum + later * row.n_decode, row.longest + later, row.prefill, row.sampled,
-            contexts,
-        )  # fmt: skip
+        row = self.row
+        if isinstance(model, SpeculativeStepModel) and row.queries == 1:
+            model = model.plain
+        context_sum, longest, contexts = row.at(self.offset)
+        return model.step_ns(row.n_decode, context_sum, longest, row.prefill, row.sampled, contexts)
 
 
-def _columns(
+def columns_of(
     rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array, needs_contexts: bool
 ) -> StepColumns:
+    """Return rows as columns, for ``hwmodels.account``."""
+
     def column(name: str) -> Int64Array:
         return np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows))
 

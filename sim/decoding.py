@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 from .request import Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .drafting import Growth
+    from .flight import StepTimer
+    from .stepload import StepLoad
 
 
 class DecodeCohort:
@@ -19,16 +28,17 @@ class DecodeCohort:
     block_size : tokens of one KV block [tokens]
     """
 
-    __slots__ = (
-        "_last_ticks", "_leaving", "_longest", "_sequence", "block_size", "context_sum", "count", "members",
-        "residues", "tick",
-    )  # fmt: skip
+    even = True
+    """Whether every member computes and keeps the same in every step."""
+    margin = 0
+    """Room that a request may take beyond its own tokens [tokens]."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+        self.queries = 1
         self.members: dict[Request, int] = {}
         self.count = 0
-        self.tick = 0
+        self.tick: int = 0
         self.context_sum = 0
         self.residues: dict[int, int] = {}
         self._last_ticks: dict[Request, tuple[int, int]] = {}
@@ -89,12 +99,43 @@ class DecodeCohort:
             self._longest = max(self.members.values(), default=-self.tick) + self.tick
         return self._longest
 
-    def advance(self, steps: int) -> None:
-        """Compute ``steps`` more tokens for every member."""
+    @property
+    def keys_read(self) -> tuple[int, int]:
+        """Keys that the step composed last reads: all together, and by the longest sequence [tokens]."""
+        return self.context_sum, self.longest
+
+    def advance(self, steps: int) -> int:
+        """Compute ``steps`` more steps; return the tokens that are computed and kept [tokens]."""
         self.tick += steps
-        self.context_sum += steps * self.count
+        tokens = steps * self.count
+        self.context_sum += tokens
         if self._longest is not None:
             self._longest = self._longest + steps if self.count else 0
+        return tokens
+
+    def run_ns(self, timer: StepTimer, load: StepLoad, steps: int) -> npt.NDArray[np.int64]:
+        """Return the durations of the step composed last and of those after it, ``steps`` in all [ns]."""
+        return timer.decode_run_ns(load.n_decode, load.context_sum, load.longest, steps, load.contexts)
+
+    def timer(self, timer: StepTimer) -> StepTimer:
+        """Return what times a single step of this cohort."""
+        return timer
+
+    def growth(self, steps: int) -> Growth | None:
+        """Return what changes over a run beyond one token a member and step; None if nothing does."""
+        return None
+
+    def switch(self, queries: int) -> None:
+        """Compute so many tokens of each member in a step from now on."""
+        assert queries == 1
+
+    def slots(self, request: Request, tokens: int) -> int:
+        """Return the tokens that ``request`` needs room for to compute ``tokens`` more [tokens]."""
+        return request.num_computed_tokens + tokens
+
+    def last_tokens(self, request: Request) -> int:
+        """Return what the step composed last brings a member [tokens]."""
+        return 1
 
     def steps_to_last(self) -> int:
         """Steps until some member's last token is computed; 0 without members [steps]."""
@@ -121,6 +162,10 @@ class DecodeCohort:
             return self.residues.get(-self.tick % self.block_size, 0)
         cycles, rest = divmod(steps, self.block_size)
         return cycles * self.count + sum(count for due, count in self._due() if due < rest)
+
+    def blocks_at_most(self, steps: int) -> int:
+        """Blocks that ``steps`` more steps need at most [blocks]; quicker than ``blocks_needed``."""
+        return self.count * (steps // self.block_size + 1)
 
     def steps_within(self, blocks: int) -> int:
         """Most steps for which ``blocks_needed`` is at most ``blocks`` [steps]."""

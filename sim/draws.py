@@ -19,13 +19,21 @@ from numpy.typing import NDArray
 from ..hwmodels.errors import MemboundError
 from ..hwmodels.uncertainty import draw_device, draw_engine
 from . import metrics
-from .accounting import StepAccountant
 from .figures import Figures
 from .latency import latency
 from .record import RunRecord
 from .recorder import Recorder
 from .result import SimulationResult
-from .run import make_allocator, make_record, make_scheduler, run_engine, simulate, size_pool, step_model
+from .run import (
+    make_accountant,
+    make_allocator,
+    make_record,
+    make_scheduler,
+    run_engine,
+    simulate,
+    size_pool,
+    step_model,
+)
 from .scenario.resolve import ResolvedScenario, resolve
 from .slo import slo
 from .workload.workload import Workload
@@ -175,12 +183,12 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
     pool = size_pool(drawn)
     model = step_model(drawn, cast("StepDevice", device))
     allocator = make_allocator(drawn, pool)
-    accountant = _LeanAccountant(model)
+    accountant = make_accountant(model)
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens)
     run_engine(
         drawn, _as_turned_around(workload, drawn), make_scheduler(drawn, model), allocator, model, recorder
     )
-    return make_record(drawn, pool, allocator, accountant, recorder, ("gemm",))
+    return make_record(drawn, pool, allocator, accountant, recorder, ("gemm",), levers=False)
 
 
 def _as_turned_around(workload: Workload, drawn: ResolvedScenario) -> Workload:
@@ -190,15 +198,6 @@ def _as_turned_around(workload: Workload, drawn: ResolvedScenario) -> Workload:
         return workload
     turnaround_s = engine.client_overhead_s + engine.client_turnaround_s
     return replace(workload, closed_loop=replace(closed, turnaround_ns=round(turnaround_s * 1e9)))
-
-
-class _LeanAccountant(StepAccountant):
-    """Attributes steps, and leaves out what no interval is stated of."""
-
-    def elasticity(self, rebuild: Callable[[StepDevice], Any]) -> dict[str, float]:
-        """Return no levers: the verdict is the point run's."""
-        del rebuild
-        return {}
 
 
 def headline(record: RunRecord) -> dict[str, float]:

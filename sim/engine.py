@@ -16,9 +16,12 @@ import numpy as np
 
 from .clock import call_at, call_when
 from .decoding import DecodeCohort
+from .drafting import SpeculativeCohort
 from .flight import Flight, PhaseTimer, Run, StepTimer
 from .recorder import kv_state
 from .request import Request, Status, refusal
+from .speculative import Drafted, Speculation
+from .stepload import StepLoad
 
 if TYPE_CHECKING:
     import simpy
@@ -51,6 +54,7 @@ class Engine:
     device : a device that others use too: every step is then work on its resources, in phases, and takes as
         long as they let it; None is a device of one's own, whose clock is arithmetic
     mover : carries KV between the device and the tiers behind it, beside the steps; None without them
+    speculation : how many tokens are drafted and accepted; the timer is then a ``SpeculativeTimer``
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Engine:
         observer: Observer | None = None,
         device: SharedDevice | None = None,
         mover: Mover | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -90,7 +95,14 @@ class Engine:
 
         self.running: list[Request] = []
         self.waiting = scheduler.queue()
-        self.decoding = DecodeCohort(allocator.growth_tokens)
+        self.speculation = speculation
+        self.decoding = (
+            DecodeCohort(allocator.growth_tokens)
+            if speculation is None
+            else SpeculativeCohort(
+                allocator.growth_tokens, speculation, max_model_len, async_scheduling, self._overruns
+            )
+        )
         self.individuals: list[Request] = []
         self.padding = DecodeCohort(allocator.growth_tokens)
         self.flights: deque[Flight] = deque()
@@ -110,10 +122,15 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Take in a request that arrives now, or reject it with a reason."""
-        reason = refusal(request, self.max_model_len, self.allocator) or self.scheduler.refuses(request)
+        margin = self.decoding.margin
+        reason = refusal(request, self.max_model_len, self.allocator, margin) or self.scheduler.refuses(
+            request
+        )
         if reason is not None:
             self._reject(request, reason)
             return
+        if self.speculation is not None:
+            request.draft = Drafted()
         self.waiting.push(request)
         if self._busy:
             return
@@ -159,6 +176,8 @@ class Engine:
             self.allocator.free(request, request.num_computed_tokens - request.num_pending_tokens)
         self.live_tokens -= request.num_computed_tokens
         request.num_computed_tokens = 0
+        if request.draft is not None:
+            request.draft.stop()
         if request.num_pending_tokens:
             flight = self.flights[-1]
             if request in flight.emitting:
@@ -273,42 +292,18 @@ class Engine:
 
     def _compose(self, now: int) -> bool:
         """Compose one step, or a run; tell whether it computes anything."""
+        cohort, padding, rules = self.decoding, self.padding, self.speculation
+        cohort.switch(self._drafts(len(self.running)))
         batch = self.scheduler.schedule(self, self.allocator)
         if not (self.running or self.waiting or batch.preempted):
             return False  # the last who waited were shed
-        cohort, padding = self.decoding, self.padding
-        count = context_sum = longest = sampled = 0
-        contexts: list[int] | None = None
+        load = StepLoad(self.timer.needs_contexts)
         if batch.decoding:
-            cohort.advance(1)
-            count, context_sum, longest = cohort.count, cohort.context_sum, cohort.longest
-            sampled = count
-            self.live_tokens += count
+            self.live_tokens += load.add_cohort(cohort)
         if padding.count:
-            padding.advance(1)
-            count += padding.count
-            sampled += padding.count
-            context_sum += padding.context_sum
-            longest = max(longest, padding.longest)
-        if self.timer.needs_contexts:
-            contexts = (cohort.contexts() if batch.decoding else []) + padding.contexts()
-        prefill: list[tuple[int, int]] = []
-        emitting: list[Request] = []
+            load.add_cohort(padding)
         for request, tokens in batch.tokens.items():
-            before = request.num_computed_tokens
-            after = request.num_computed_tokens = before + tokens
-            self.live_tokens += tokens
-            if tokens == 1:
-                count += 1
-                context_sum += after
-                longest = max(longest, after)
-                if contexts is not None:
-                    contexts.append(after)
-            else:
-                prefill.append((tokens, before))
-            if after == request.num_tokens + request.num_pending_tokens:
-                emitting.append(request)
-        sampled += len(batch.tokens)
+            self.live_tokens += load.add_request(request, tokens, cohort.queries, rules)
 
         start = max(now, self.device_free_ns)
         flight = Flight(now, start, start, self.steps, 1)
@@ -319,29 +314,27 @@ class Engine:
         if batch.decoding and self.fast_forward and not flight.last:
             steps = 1 + self._repetitions(batch, start)
             if steps > 1:
-                durations = self.timer.decode_run_ns(count, context_sum, longest, steps, contexts)
+                durations = cohort.run_ns(self.timer, load, steps)
         if durations is None:
-            duration = 0
-            if sampled or self.depth == 1:
-                duration = self.timer.step_ns(count, context_sum, longest, prefill, sampled, contexts)
-            flight.steps = 1 if sampled or duration else 0
+            duration, timer = 0, cohort.timer(self.timer)
+            if load.sampled or self.depth == 1:
+                duration = timer.step_ns(*load.counts)
+            flight.steps = 1 if load.sampled or duration else 0
             flight.end_ns = start + duration
-            step = (count, context_sum, longest, prefill, sampled, contexts)
             if self.mover is not None and flight.steps:
-                timer = cast("PhaseTimer", self.timer)
-                flight.end_ns, flight.moved = self.mover.step(start, duration, lambda: timer.phases(*step))
+                phased = cast("PhaseTimer", timer)
+                flight.end_ns, flight.moved = self.mover.step(
+                    start, duration, lambda: phased.phases(*load.counts)
+                )
             if self.device is not None:
                 flight.end_ns = NOT_YET
                 if flight.steps:
-                    flight.launch = self._on_device(step, duration)
-        if emitting:
-            flight.emitting = emitting
-            self._promote(emitting, flight)
+                    flight.launch = self._on_device(timer, load.counts, duration)
+        if load.emitting:
+            flight.emitting = load.emitting
+            self._promote(load.emitting, flight)
         if flight.steps:
-            repeats = durations is not None
-            self.recorder.begin(
-                self, flight, batch, count, context_sum, longest, prefill, sampled, contexts, repeats
-            )
+            self.recorder.begin(self, flight, batch, load, 1 if durations is None else len(durations))
         else:
             self.recorder.empty_batches += 1
         if durations is not None:
@@ -367,13 +360,18 @@ class Engine:
                 self._launch_next(now)
         if self.observer is not None:
             self.observer.composed(self, flight, batch)
-        return sampled > 0
+        return load.sampled > 0
 
-    def _on_device(self, step: tuple[Any, ...], duration: int) -> Callable[[], Work]:
+    def _drafts(self, running: int) -> int:
+        """Return the tokens that a decoding request computes in a step of a batch of so many [tokens]."""
+        rules = self.speculation
+        return 1 if rules is None or rules.off(running) else rules.queries
+
+    def _on_device(self, timer: StepTimer, step: tuple[Any, ...], duration: int) -> Callable[[], Work]:
         """Return how to start a step on the shared device; its phases are asked for only if it meets other work."""
-        device, timer = self.device, cast("PhaseTimer", self.timer)
+        device, phased = self.device, cast("PhaseTimer", timer)
         assert device is not None
-        return lambda: device.submit(lambda: timer.phases(*step), duration)
+        return lambda: device.submit(lambda: phased.phases(*step), duration)
 
     def _retire(self, last: list[Request], ahead: Flight | None, applied: int) -> None:
         """Put members whose last token has just been computed in running order; those whose end is foreseen leave.
@@ -386,7 +384,7 @@ class Engine:
             return
         in_flight, delivered = (1, applied) if ahead is None else (2, ahead.step - 1)
         for request in last:
-            if not self._overruns(request):
+            if not self._overruns(request, self.decoding.last_tokens(request)):
                 if ahead is not None and request not in ahead.emitting:
                     ahead.emitting.append(request)
                 self._leave_cohort(request, in_flight, delivered)
@@ -402,18 +400,20 @@ class Engine:
         """
         self.decoding.leave(request)
         self.recorder.close(request, applied)
-        request.num_pending_tokens = in_flight
-        request.num_output_tokens = request.num_computed_tokens + 1 - request.input_tokens - in_flight
+        pending = in_flight if request.draft is None else request.draft.in_flight(in_flight)
+        request.num_pending_tokens = pending
+        request.num_output_tokens = request.num_computed_tokens + 1 - request.input_tokens - pending
 
     def _promote(self, emitting: list[Request], flight: Flight) -> None:
         """Move requests that have caught up with what is known of them to the decode cohort, or to their last step."""
         individuals, of_cohort = self.individuals, len(flight.last)
         for request in emitting:
             left = request.num_tokens_needed - request.num_computed_tokens
-            request.num_pending_tokens += 1
+            tokens = 1 if request.draft is None else request.draft.propose()
+            request.num_pending_tokens += tokens
             if left == 0:
                 flight.last.append(request)
-                if not self._overruns(request):
+                if not self._overruns(request, tokens):
                     individuals.remove(request)
             elif left > 0 and self.cohort and not self.allocator.tracks_content_of(request):
                 self.decoding.join(request, left)
@@ -422,11 +422,15 @@ class Engine:
             # They give their blocks back in the order of their turns, whoever kept count of them.
             self._sort_as_running(flight.last)
 
-    def _overruns(self, request: Request) -> bool:
-        """Tell whether the scheduler cannot foresee the end of ``request`` and computes one token too many."""
+    def _overruns(self, request: Request, last_tokens: int = 1) -> bool:
+        """Tell whether the scheduler cannot foresee the end of ``request`` and computes one step too many.
+
+        It counts on one token of the step in flight: an end that drafted tokens bring (``last_tokens`` in its last
+        emission) comes sooner than foreseen.
+        """
         return (
             self.depth > 1
-            and request.max_tokens > request.output_tokens
+            and (request.max_tokens > request.output_tokens or last_tokens > 1)
             and request.input_tokens + request.output_tokens < self.max_model_len
         )
 
@@ -434,7 +438,7 @@ class Engine:
 
     def _repetitions(self, batch: ScheduledBatch, start: int) -> int:
         """Return how often the pure decode step just composed is sure to repeat [steps]."""
-        if self.individuals or batch.tokens:
+        if self.individuals or batch.tokens or (self.speculation and self.timer.needs_contexts):
             return 0
         if self.mover is not None and not self._quiet(self.mover, start):
             return 0
@@ -443,6 +447,8 @@ class Engine:
             if ahead.late or (
                 ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))
             ):
+                return 0
+            if ahead.last and self._drafts(len(self.running) - len(ahead.last)) != self.decoding.queries:
                 return 0
         more = min(self.scheduler.stable_steps(self, batch), self.decoding.steps_to_last(), LONGEST_RUN)
         arrival = self.next_arrival_ns()
@@ -484,10 +490,9 @@ class Engine:
         more = len(ends) - 1
         if more:
             self.allocator.grow(cohort, more)
-            cohort.advance(more)
+            self.live_tokens += cohort.advance(more)
             if self.padding.count:
                 self.padding.advance(more)
-            self.live_tokens += more * cohort.count
         starts = np.empty_like(ends)
         starts[0] = first.start_ns
         starts[1:] = ends[:-1]
@@ -524,9 +529,8 @@ class Engine:
             return
         finished: list[Request] = []
         for request in flight.late:
-            recorder.emit(request, step, end)
+            request.num_output_tokens += recorder.emit(request, step, end)
             recorder.late_tokens += 1
-            request.num_output_tokens += 1
             if request.num_output_tokens >= request.output_tokens:
                 self.waiting.remove(request)
                 self.allocator.discard(request)
@@ -540,9 +544,9 @@ class Engine:
                     recorder.emit(request, step, end)
                     recorder.open(request, step)
             else:
-                recorder.emit(request, step, end)
-                request.num_pending_tokens -= 1
-                request.num_output_tokens += 1
+                tokens = recorder.emit(request, step, end)
+                request.num_pending_tokens -= tokens
+                request.num_output_tokens += tokens
                 if self.allocator.tracks_content_of(request):
                     self.allocator.note_output(request)
         for request in flight.last:

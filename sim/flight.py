@@ -51,6 +51,20 @@ class PhaseTimer(StepTimer, Protocol):
         ...
 
 
+class SpeculativeTimer(StepTimer, Protocol):
+    """A timer of steps that verify drafted tokens; ``hwmodels.SpeculativeStepModel`` is one.
+
+    Its decoding sequences compute several tokens each; ``plain`` times steps without drafted ones.
+    """
+
+    @property
+    def plain(self) -> StepTimer: ...
+
+    def verify_run_ns(self, n_decode: int, context_sums: np.ndarray, longest: np.ndarray) -> np.ndarray:
+        """Return the durations of steps of one batch with these contexts, shape (steps,) [ns]."""
+        ...
+
+
 class Arrivals(Protocol):
     """Brings requests to an engine; ``sim.source.Source`` is one."""
 

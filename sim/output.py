@@ -57,6 +57,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "utilization": metrics.utilization(record),
         "memory": _memory(record),
         "kv": {**metrics.kv(record), "tiers": {}, "swap": {}, **_behind(record)},
+        **({} if record.speculative is None else {"speculative": dict(record.speculative)}),
         "cost": metrics.cost(record),
         "energy": metrics.energy(record),
         "verdict": verdict(record),

@@ -57,6 +57,19 @@ def uniform(seed: int, source: str, indices: Indices, k: int = 0) -> NDArray[np.
     return out
 
 
+def table(seed: int, source: str, indices: range, count: int, first: int = 0) -> NDArray[np.float64]:
+    """Draw uniform numbers ``first`` .. ``first + count - 1`` of each request index, shape (len(indices), count).
+
+    ``first`` is a multiple of 4.
+
+    >>> table(0, "acceptance", range(8), 6)[3, 5] == uniform(0, "acceptance", range(3, 4), 5)[0]
+    np.True_
+    """
+    begin, end = first // _LANES, -(-(first + count) // _LANES)
+    blocks = [_words(seed, source, indices, block) for block in range(begin, end)]
+    return _to_unit(np.concatenate(blocks, axis=1)[:, :count])
+
+
 def uniform_one(seed: int, source: str, index: int, k: int = 0) -> float:
     """Draw the ``k``-th uniform number of one request: the scalar form of `uniform`, without array overhead.
 

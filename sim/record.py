@@ -95,6 +95,7 @@ class RunRecord:
         they were kept
     per_request_causes : ``ttft`` and ``decode`` -> time by cause [ns], shape (n_requests, len(CAUSES))
     memory : how the KV pool was sized, or the ``memory`` object that says so
+    speculative : what speculation did, under vLLM's names, and the share of busy time it drafted; None without
     provenance : ``version``, ``device``, ``device_hash``, ``model``, ``engine``, ``seed``, ``level``, ...
     warnings : what a reader should know before believing the figures
     scenario : the resolved scenario
@@ -121,6 +122,7 @@ class RunRecord:
     kv_timeline: Mapping[str, Column] | None = None
     per_request_causes: Mapping[str, Column] | None = None
     memory: KVPool | Mapping[str, Any] | None = None
+    speculative: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     warnings: Sequence[str] = ()
     scenario: Any = None

@@ -10,62 +10,27 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from .attribution import CHARGED, RequestAttribution
 from .histogram import LogHistogram, exact_dot
-from .mover import NOTHING, Moved
 from .record import LIMITERS, REQUEST_COLUMNS
+from .steprow import StepRow, context_tokens, unfolded
 
 if TYPE_CHECKING:
     from .engine import Engine, Flight
     from .request import Request
     from .scheduler.base import ScheduledBatch
+    from .stepload import StepLoad
 
 Int64Array = npt.NDArray[np.int64]
 
 FLUSH_STEPS = 16384
 LIMITER_CODES = {name: code for code, name in enumerate(LIMITERS)}
 _NOBODY: dict[int, int] = {}
-
-
-class StepRow(NamedTuple):
-    """A composed step, or a run of ``steps`` equal ones; the counts are those of its first step.
-
-    Attributes
-    ----------
-    n_decode, context_sum, longest : sequences with one token, the keys they read, the longest context [tokens]
-    growing : members of the decode cohort, whose contexts grow by one a step
-    sampled : rows that reach the LM head and the sampler
-    prefill : (new tokens, tokens cached before) of every other sequence
-    contexts : single contexts, where the model's layers need them
-    used_blocks, held_blocks, live_tokens : state of the KV cache once composed
-    due : block residue -> members, and the tick they refer to: when members need their next block
-    limiter : code of what kept the batch from being larger
-    running : requests admitted
-    released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
-    moved : what KV transfers did to it; a run meets none
-    """
-
-    n_decode: int
-    context_sum: int
-    longest: int
-    growing: int
-    sampled: int
-    prefill: Sequence[tuple[int, int]]
-    contexts: Sequence[int] | None
-    used_blocks: int
-    held_blocks: int
-    live_tokens: int
-    due: dict[int, int]
-    tick: int
-    limiter: int
-    running: int
-    released: tuple[int, int, int, int] = (0, 0, 0, 0)
-    moved: Moved = NOTHING
 
 
 def kv_state(engine: Engine) -> tuple[int, int, int, int]:
@@ -141,20 +106,21 @@ class Recorder:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def begin(
-        self, engine: Engine, flight: Flight, batch: ScheduledBatch, n_decode: int, context_sum: int, longest: int,
-        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None, repeats: bool,
-    ) -> None:  # fmt: skip
-        """Note a step as composed; ``repeats`` if it may become a run."""
+        self, engine: Engine, flight: Flight, batch: ScheduledBatch, load: StepLoad, steps: int
+    ) -> None:
+        """Note a step as composed; it may become a run of up to ``steps`` steps."""
         allocator, cohort = engine.allocator, engine.decoding
+        repeats = steps > 1
+        growth = cohort.growth(steps) if repeats else None
         self._rows.append(
             StepRow(
-                n_decode,
-                context_sum,
-                longest,
-                cohort.count if batch.decoding else 0,
-                sampled,
-                prefill,
-                contexts,
+                load.n_decode,
+                load.context_sum,
+                load.longest,
+                cohort.count if batch.decoding and growth is None else 0,
+                load.sampled,
+                load.prefill,
+                load.contexts,
                 allocator.num_blocks - allocator.free_blocks,
                 allocator.held_blocks,
                 engine.live_tokens,
@@ -162,6 +128,9 @@ class Recorder:
                 cohort.tick,
                 LIMITER_CODES[batch.limiter],
                 len(engine.running),
+                cohort.queries,
+                load.rejected,
+                growth,
                 moved=flight.moved,
             )
         )
@@ -230,8 +199,8 @@ class Recorder:
 
     # -- emissions --------------------------------------------------------------------------------------------
 
-    def emit(self, request: Request, step: int, end_ns: int) -> None:
-        """Note one output token of a request that is tracked by itself."""
+    def emit(self, request: Request, step: int, end_ns: int) -> int:
+        """Note one emission of a request that is tracked by itself; return its tokens [tokens]."""
         if request.first_token_ns < 0:
             request.first_token_ns = end_ns
             request.first_token_step = step
@@ -241,6 +210,7 @@ class Recorder:
             if len(self._gaps) >= FLUSH_STEPS:
                 self._count_single_gaps()
         request.last_token_ns = end_ns
+        return 1 if request.draft is None else request.draft.deliver()
 
     def open(self, request: Request, step: int) -> None:
         """Learn that from ``step``, whose token is noted already, the request gets a token in every step."""
@@ -260,6 +230,10 @@ class Recorder:
         count = step - first
         if count:
             base = first + 1 - self._base
+            if request.draft is not None:
+                self._place(request.draft.positions(count), self._durations[base : base + count])
+                request.last_token_ns = int(self._ends[step - self._base])
+                return
             position = request.stretch_position + 1
             if position + count >= len(self._position_ns):
                 self._grow_positions(position + count)
@@ -267,6 +241,14 @@ class Recorder:
             self._position_changes[position] += 1
             self._position_changes[position + count] -= 1
         request.last_token_ns = int(self._ends[step - self._base])
+
+    def _place(self, positions: Int64Array, gaps: Int64Array) -> None:
+        """Count one gap before each of these output tokens of one request."""
+        if (size := int(positions[-1]) + 2) >= len(self._position_ns):
+            self._grow_positions(size)
+        self._position_ns[positions] += gaps
+        self._position_changes[positions] += 1
+        self._position_changes[positions + 1] -= 1
 
     def _grow_positions(self, size: int) -> None:
         room = max(size + 2, 2 * len(self._position_ns)) - len(self._position_ns)
@@ -380,7 +362,7 @@ class Recorder:
             if columns is not None and self.attribution is not None:
                 self.attribution.add(np.stack([columns[f"{cause}_ns"] for cause in CHARGED], axis=1))
         if self.keep_steps:
-            self._keep(rows, steps, first, self._ends[begun : begun + count], durations, columns or {})
+            self._keep(rows, steps, self._ends[begun : begun + count], durations, columns or {})
         del self._rows[: len(self._row_steps)]
         self._row_steps.clear()
         self._pending = 0
@@ -409,6 +391,7 @@ class Recorder:
             owner, at, members = owner[inside], at[inside], members[inside]
             np.add.at(added, first[owner] + at, members)
             at = at + size
+        added += unfolded(rows, steps, "blocks")
         grown = np.cumsum(added)
         within = np.arange(len(durations)) - np.repeat(first, steps)
         grown -= np.repeat(grown[first], steps)
@@ -423,7 +406,9 @@ class Recorder:
         used = column("used_blocks") + grown - released[:, 0]
         self.peak_blocks = max(self.peak_blocks, int(used.max()))
         held = column("held_blocks") + grown - released[:, 1]
-        live = column("live_tokens") + within * column("growing") - released[:, 2]
+        kept = np.cumsum(unfolded(rows, steps, "tokens"))
+        kept -= np.repeat(kept[first], steps)
+        live = column("live_tokens") + within * column("growing") + kept - released[:, 2]
         total_ns = int(durations.sum())
         self.used_block_ns += exact_dot(used, durations, int(used.max()) * total_ns)
         self.held_block_ns += exact_dot(held, durations, int(held.max()) * total_ns)
@@ -436,11 +421,9 @@ class Recorder:
             self._running = column("running") - released[:, 3]
 
     def _keep(
-        self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, ends: Int64Array, durations: Int64Array,
+        self, rows: Sequence[StepRow], steps: Int64Array, ends: Int64Array, durations: Int64Array,
         columns: dict[str, Int64Array],
     ) -> None:  # fmt: skip
-        within = np.arange(len(durations)) - np.repeat(first, steps)
-
         def column(values: Any) -> Int64Array:
             return np.repeat(np.fromiter(values, np.int64, len(rows)), steps)
 
@@ -452,8 +435,7 @@ class Recorder:
                 "n_decode": n_decode,
                 "n_prefill": column(len(row.prefill) for row in rows),
                 "prefill_tokens": column(sum(new for new, _ in row.prefill) for row in rows),
-                # Padding computed along in a batch that is held grows like the rest.
-                "context_tokens": column(row.context_sum for row in rows) + within * n_decode,
+                "context_tokens": context_tokens(rows, steps),
                 "running": self._running,
                 **self._memory,
                 "limiter": column(row.limiter for row in rows),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .kvcache.base import KVAllocator
+    from .speculative import Drafted
 
 
 class Status(IntEnum):
@@ -40,6 +41,7 @@ class Request:
     __slots__ = (
         "arrival_ns",
         "block_hashes",
+        "draft",
         "first_scheduled_ns",
         "first_token_ns",
         "first_token_step",
@@ -103,6 +105,7 @@ class Request:
         self.last_token_ns = -1
         self.reject_reason: str | None = None
         self.kv: object = None
+        self.draft: Drafted | None = None  # of its speculation, where the engine speculates
         # Kept for the recorder: its first step, the step of its first token, and where the present stretch of
         # one token a step began.
         self.scheduled_step = -1
@@ -128,12 +131,16 @@ class Request:
         )
 
 
-def refusal(request: Request, max_model_len: int, allocator: KVAllocator) -> str | None:
-    """Return why a request could never be served, whoever schedules it; None if it could."""
+def refusal(request: Request, max_model_len: int, allocator: KVAllocator, margin: int = 0) -> str | None:
+    """Return why a request could never be served, whoever schedules it; None if it could.
+
+    ``margin`` is the room for drafted tokens beside its own [tokens].
+    """
     if request.input_tokens > max_model_len:
         return "prompt exceeds max_model_len"
     if request.input_tokens + request.output_tokens > max_model_len:
         return "prompt and answer exceed max_model_len"
-    if not allocator.fits(request.input_tokens + request.output_tokens):
+    slots = request.input_tokens + request.output_tokens + margin
+    if not allocator.fits(min(slots, max_model_len)):
         return "request exceeds the KV pool"
     return None

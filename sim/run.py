@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 from ..hwmodels.capacity import kv_pool
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.routing import routing_of
+from ..hwmodels.speculation import SpeculativeStepModel
 from ..hwmodels.stepmodel import StepModel
 from .accounting import StepAccountant
 from .clock import Clock
+from .draftaccounting import DraftAccountant, speculative_figures
 from .engine import Engine
 from .histogram import exact_dot
 from .kvcache.base import KVAllocator, PoolShape
@@ -27,12 +29,14 @@ from .result import SimulationResult
 from .scenario.resolve import SCHEDULER_LIMITS, ResolvedScenario, resolve
 from .setup import provenance_of, setup_of
 from .source import Source
+from .speculative import Speculation
 
 if TYPE_CHECKING:
     from ..hwmodels.device import DeviceProfile
     from ..hwmodels.lanes import Lane
     from ..hwmodels.routing import Routing
     from ..hwmodels.steptypes import StepDevice
+    from .flight import StepTimer
     from .scenario.schema import Scenario
     from .scheduler.base import Scheduler
     from .workload.spec import ExpertRouting
@@ -68,10 +72,10 @@ def simulate(
     model = step_model(resolved, cast("StepDevice", lanes))
     allocator = make_allocator(resolved, pool)
     scheduler = make_scheduler(resolved, model)
-    accountant = StepAccountant(model, keep_steps=keep_steps)
+    accountant = make_accountant(model, keep_steps=keep_steps)
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens, keep_steps=keep_steps)
-    run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
-    record = make_record(resolved, pool, allocator, accountant, recorder, lanes.families)
+    rules = run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
+    record = make_record(resolved, pool, allocator, accountant, recorder, lanes.families, rules)
     return SimulationResult(replace(record, warnings=(*record.warnings, *scheduler.caveats())))
 
 
@@ -94,23 +98,59 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
             num_gpu_blocks_override=cache.num_gpu_blocks_override,
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
             reserve_bytes=cache.reserve_bytes,
+            draft=resolved.draft,
         ),
     )
 
 
-def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> StepModel:
+def step_model(
+    resolved: ResolvedScenario, device: StepDevice | None = None
+) -> StepModel | SpeculativeStepModel:
     """Return the step model of a scenario, on its own device or on another."""
-    scenario, workload = resolved.scenario, resolved.scenario.workload
-    return StepModel(
+    scenario, workload, asked = resolved.scenario, resolved.scenario.workload, resolved.scenario.speculative
+    target = (
         device or resolved.device,
         resolved.engine,
         resolved.model,
         scenario.parallelism,
         scenario.quantization,
-        sampling=workload.sampling if workload else "greedy",
-        routing=_routing(workload.expert_routing) if workload else None,
-        attention=scenario.kernels.attention,
     )
+    sampling = workload.sampling if workload else "greedy"
+    routing = _routing(workload.expert_routing) if workload else None
+    attention = scenario.kernels.attention
+    if asked is None:
+        return StepModel(*target, sampling=sampling, routing=routing, attention=attention)
+    return SpeculativeStepModel(
+        *target,
+        num_speculative_tokens=asked.num_speculative_tokens,
+        width=asked.width,
+        draft=resolved.draft,
+        sampling=sampling,
+        routing=routing,
+        attention=attention,
+    )
+
+
+def speculation_of(resolved: ResolvedScenario) -> Speculation | None:
+    """Return the rules of a scenario's speculation."""
+    asked = resolved.scenario.speculative
+    if asked is None:
+        return None
+    return Speculation(
+        asked.survival,
+        mode=asked.acceptance_mode,
+        seed=resolved.scenario.simulation.seed,
+        width=asked.width,
+        lookahead=0 if resolved.draft is None else asked.num_speculative_tokens,
+        disable_by_batch_size=asked.disable_by_batch_size,
+    )
+
+
+def make_accountant(model: StepModel | SpeculativeStepModel, *, keep_steps: bool = False) -> StepAccountant:
+    """Return what attributes the steps that a step model times."""
+    if isinstance(model, SpeculativeStepModel):
+        return DraftAccountant(model, keep_steps=keep_steps)
+    return StepAccountant(model, keep_steps=keep_steps)
 
 
 def _routing(asked: ExpertRouting) -> Routing:
@@ -164,7 +204,9 @@ def pool_shape(pool: KVPool) -> PoolShape:
     return PoolShape(usable // growing, size * layout.context_parallel, bounded_blocks, growing * block_bytes)
 
 
-def make_scheduler(resolved: ResolvedScenario, model: StepModel | None = None) -> Scheduler:
+def make_scheduler(
+    resolved: ResolvedScenario, model: StepModel | SpeculativeStepModel | None = None
+) -> Scheduler:
     """Return the scheduler that a scenario names; ``model`` foretells prompts to those that ask."""
     settings = resolved.scheduler
     offered = {name: getattr(settings, name) for name in SCHEDULER_LIMITS} | {
@@ -177,7 +219,7 @@ def make_scheduler(resolved: ResolvedScenario, model: StepModel | None = None) -
     return make_policy(policy, offered, settings.options, "scheduler.options")
 
 
-def _prefill_ns(model: StepModel) -> Callable[[int], int]:
+def _prefill_ns(model: StepModel | SpeculativeStepModel) -> Callable[[int], int]:
     """Return what a prompt of so many tokens takes alone, in one step [ns]."""
 
     @lru_cache(maxsize=1 << 16)
@@ -192,11 +234,11 @@ def run_engine(
     workload: Workload,
     scheduler: Scheduler,
     allocator: KVAllocator,
-    model: StepModel,
+    model: StepModel | SpeculativeStepModel,
     recorder: Recorder,
     progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Serve a workload on one engine until every request has ended."""
+) -> Speculation | None:
+    """Serve a workload on one engine until every request has ended; return what speculation did."""
     env = Clock(0)
     ended, total = 0, len(workload)
 
@@ -211,13 +253,14 @@ def run_engine(
         env,
         scheduler,
         allocator,
-        model,
+        cast("StepTimer", model),
         recorder,
         max_model_len=resolved.kv_cache.max_model_len,
         async_scheduling=resolved.scheduler.async_scheduling and scheduler.supports_async,
         fast_forward=resolved.scenario.simulation.fast_forward,
         on_finish=on_finish,
         mover=mover_of(allocator),
+        speculation=(rules := speculation_of(resolved)),
     )
     block_size = allocator.block_size if resolved.kv_cache.enable_prefix_caching else None
     source = Source(env, workload.iter_requests(block_size), engine.submit, workload.closed_loop)
@@ -227,6 +270,7 @@ def run_engine(
     if ended != total:
         raise RuntimeError(f"{total - ended} of {total} requests were never served")
     recorder.close_books()
+    return rules
 
 
 @contextmanager
@@ -248,8 +292,18 @@ def make_record(
     accountant: StepAccountant,
     recorder: Recorder,
     families: Iterable[str],
+    rules: Speculation | None = None,
+    *,
+    levers: bool = True,
 ) -> RunRecord:
-    """Put together what is known of a finished run; ``families`` are the kernels' that the step model took."""
+    """Put together what is known of a finished run.
+
+    Parameters
+    ----------
+    families : kernel families that the step model took
+    rules : those of its speculation
+    levers : work out what would have made the steps shorter; without, the verdict names no lever
+    """
     requests = recorder.requests()
     start = int(requests["arrival_ns"].min())
     end = max(int(requests["last_token_ns"].max()), start)
@@ -269,7 +323,9 @@ def make_record(
         itl_by_position=(sums, counts),
         kv=_kv_figures(pool, allocator, recorder, requests, end - start),
         work=accountant.work()
-        | {"elasticity": accountant.elasticity(lambda device: step_model(resolved, device))},
+        | {
+            "elasticity": accountant.elasticity(lambda device: step_model(resolved, device)) if levers else {}
+        },
         counts={
             "steps": recorder.steps,
             "jumps": recorder.jumps,
@@ -286,6 +342,7 @@ def make_record(
         else None,
         per_request_causes=recorder.attribution.table(requests["index"]) if recorder.attribution else None,
         memory=pool,
+        speculative=speculative_figures(rules, accountant, recorder.busy_ns),
         provenance=provenance_of(resolved, families),
         warnings=(*resolved.warnings, *pool.warnings, *warnings_of(resolved, allocator, pool, end - start)),
         scenario=resolved.scenario,

@@ -15,7 +15,7 @@ from ..hwmodels.model import load_model
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.sizing import SizeReport
 from .fields import AUTO, Auto
-from .scenario.resolve import resolve
+from .scenario.resolve import draft_of, resolve
 
 if TYPE_CHECKING:
     from ..hwmodels.memorylog import PrintedMemory
@@ -55,7 +55,8 @@ def size(scenario: Scenario, printed: PrintedMemory | None = None) -> SizeReport
     else:
         device, engine, model = load_device(scenario.device), bare, load_model(scenario.model)
         warnings = (f"no profile of {bare.id}: only the memory rules of that version are known",)
-    settings, ranks = _settings(scenario, printed), scenario.parallelism
+    settings = replace(_settings(scenario, printed), draft=draft_of(scenario, model))
+    ranks = scenario.parallelism
     pool = kv_pool(device, engine, model, ranks, settings)
     log = None if printed is None else read_host(device, engine, model, printed, ranks, settings)
     return SizeReport(_with_warnings(pool, warnings), log)

@@ -134,7 +134,8 @@ class PagedAllocator:
         )
 
     def missing(self, request: Request, tokens: int) -> int:
-        return -(-tokens // self.block_size) - len(self._holding(request))
+        # Who asked for drafted tokens before may hold more than it wants now.
+        return max(-(-tokens // self.block_size) - len(self._holding(request)), 0)
 
     def lookup(self, request: Request) -> int:
         if self.swap is not None and request in self.swap:
@@ -210,7 +211,7 @@ class PagedAllocator:
         free = self.free_blocks
         if self.below is not None and self.below.keeps_evicted:
             free = self._without_content()
-        if cohort.count * (wanted // self.block_size + 1) <= free:
+        if cohort.blocks_at_most(wanted) <= free:
             return wanted
         return min(wanted, cohort.steps_within(free))
 
@@ -307,7 +308,10 @@ class PagedAllocator:
         """Return what ``request`` holds; blocks that came by ``grow`` are entered only now."""
         holding = request.kv
         assert isinstance(holding, Holding)
-        grown = -(-request.num_computed_tokens // self.block_size) - len(holding)
+        known = request.num_computed_tokens
+        if request.draft is not None:
+            known = max(known, request.draft.slots)
+        grown = -(-known // self.block_size) - len(holding)
         if grown > 0:
             holding.private += grown
         return holding
@@ -323,6 +327,8 @@ class PagedAllocator:
                 holding.shared.extend(Block() for _ in range(shareable))
                 added -= shareable
             holding.private += added
+        if request.draft is not None:
+            request.draft.slots = max(request.draft.slots, tokens)
         holding.known = min(tokens, request.num_tokens)
         if holding.cached < len(request.block_hashes):
             self._publish(request, holding, holding.known)

@@ -11,6 +11,7 @@ from .schema import Scenario, leaf
 
 if TYPE_CHECKING:
     from ...hwmodels.device import DeviceProfile
+    from ...hwmodels.drafting import Draft
     from ...hwmodels.engine import EngineDefaults, EngineProfile
     from ...hwmodels.model import ModelSpec
     from ..workload.workload import Workload
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 Purpose = Literal["simulate", "size"]
 
 NOT_BUILT: Mapping[str, object] = {
-    "speculative": None,
     "kv_cache.eviction": None,
     "cluster.replicas": 1,
     "cluster.pools": None,
@@ -84,6 +84,7 @@ class ResolvedScenario:
     device, engine, model : what it names
     scheduler, kv_cache : their sections, typed without ``auto``
     workload : the requests; None where the scenario was resolved for sizing only
+    draft : what drafts on the device; None without speculation, or where the host looks drafts up
     slo_classes : class to metric to threshold [s]
     usd_per_gpu_hour : what a GPU costs [USD/h], None where unknown
     price_note : where that figure is from
@@ -101,6 +102,7 @@ class ResolvedScenario:
     usd_per_gpu_hour: float | None
     price_note: str
     warnings: tuple[str, ...]
+    draft: Draft | None = None
 
 
 def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenario:
@@ -138,6 +140,9 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         asdict(defaults)
         | {"max_model_len": max_model_len, "block_size": _block_size(device, engine, model, defaults)},
     )
+    draft = draft_of(scenario, model)
+    if purpose == "simulate":
+        filled = _speculating(scenario, filled)
     workload = _workload(filled, engine) if purpose == "simulate" else None
     price, note = _price(scenario, device)
     return ResolvedScenario(
@@ -157,9 +162,80 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
             *_borrowed(engine, purpose),
             *_unfollowed(scenario, purpose),
             *warnings,
+            *_unvalidated(scenario, purpose),
             *(workload.report.warnings if workload else ()),
         ),
+        draft=draft,
     )
+
+
+def draft_of(scenario: Scenario, model: ModelSpec) -> Draft | None:
+    """Return what drafts on the device for a scenario's model; None without speculation, and for n-grams.
+
+    Raises
+    ------
+    MemboundError : an unknown draft model, one of another vocabulary, or a head that the target cannot have
+    """
+    from ...hwmodels.drafting import HEADS, Draft, head_of
+    from ...hwmodels.model import load_model
+    from ...hwmodels.precision import Quantization
+
+    asked, formats = scenario.speculative, scenario.quantization
+    if asked is None or asked.method == "ngram":
+        return None
+    if asked.method in HEADS:
+        same = Quantization(formats.weights, formats.activations, formats.kv_cache)
+        return Draft(head_of(model, asked.method), same, shared_tables=True)
+    assert asked.draft_model is not None
+    drafts = load_model(asked.draft_model, where="speculative.draft_model")
+    return Draft(drafts, Quantization(weights=asked.quantization, kv_cache=formats.kv_cache))
+
+
+def _speculating(scenario: Scenario, filled: Scenario) -> Scenario:
+    """Check what speculation asks of scheduler and limits; n-gram lookup makes vLLM compose synchronously."""
+    from ..policies import find_policy
+
+    asked, scheduler = scenario.speculative, filled.scheduler
+    if asked is None:
+        return filled
+    policy = find_policy("scheduler", scheduler.name, "scheduler.name")
+    if not vars(policy).get(
+        "supports_speculation"
+    ):  # said by the policy itself: heirs change who gets the budget
+        raise ScenarioError(
+            f"scheduler.name: {scheduler.name!r} gives a request one token a step; allowed with speculative: vllm_v1"
+        )
+    if filled.kv_cache.allocator != "paged":
+        raise ScenarioError(
+            f"kv_cache.allocator: {filled.kv_cache.allocator!r} has no room for drafted tokens; allowed with "
+            "speculative: paged"
+        )
+    tokens = 1 + asked.num_speculative_tokens * asked.width
+    for name in ("max_num_batched_tokens", "long_prefill_token_threshold"):
+        limit = getattr(scheduler, name)
+        if 0 < limit < tokens:
+            raise ScenarioError(
+                f"speculative.num_speculative_tokens: a request verifies {tokens} tokens in a step; allowed: at most "
+                f"scheduler.{name}, {limit}"
+            )
+    if asked.method != "ngram":
+        return filled
+    if scenario.scheduler.async_scheduling is True:
+        raise ScenarioError(
+            "scheduler.async_scheduling: true with method 'ngram', whose drafts are looked up on the host between two "
+            "steps, as in vLLM; allowed: auto, false"
+        )
+    return filled.model_copy(update={"scheduler": scheduler.model_copy(update={"async_scheduling": False})})
+
+
+def _unvalidated(scenario: Scenario, purpose: Purpose) -> list[str]:
+    """Say of speculation that nothing here was measured against it, and what is not simulated."""
+    if scenario.speculative is None or purpose == "size":
+        return []
+    return [
+        "speculative decoding is an unvalidated lever: drafting and verification are timed with lanes fitted to plain "
+        "steps, no such step was measured; acceptance is as given, quality is not simulated"
+    ]
 
 
 def _borrowed(engine: EngineProfile, purpose: Purpose) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -199,20 +200,66 @@ class KVCacheSection(Section):
 
 
 class Speculative(Section):
-    """Speculative decoding.
+    """Speculative decoding, under the names of vLLM's ``--speculative-config``.
 
     Attributes
     ----------
-    method : who drafts
-    draft_model : id or path of the draft model
-    num_speculative_tokens : tokens drafted per step
-    acceptance : chance that a drafted token is accepted, given that all before it were
+    method : who drafts: a model of its own (``draft``), the sequence's own text (``ngram``), a head of the target
+    draft_model : id or path of the draft model (vLLM's ``model``)
+    num_speculative_tokens : draft passes of a step: tokens drafted one after the other
+    width : candidates at each drafted position, all verified; above 1 a tree as wide at every depth
+    acceptance : one number: chance that a drafted token is accepted, given that all before it were; a list: chance that
+        each position is accepted, as vLLM logs it (``Per-position acceptance rate``)
+    acceptance_mode : sampled draws every step of every request; expected gives each request the mean, exactly
+    disable_by_batch_size : from so many running requests on nothing is drafted; null: always drafted
+    quantization : weights of the draft model; auto: as its checkpoint says
     """
 
     method: Literal["draft", "ngram", "eagle", "mtp"]
     draft_model: str | None = None
-    num_speculative_tokens: PositiveCount
-    acceptance: Share
+    num_speculative_tokens: Annotated[PositiveCount, Le(64)]
+    width: Annotated[PositiveCount, Le(64)] = 1
+    acceptance: Share | Annotated[tuple[Share, ...], Field(min_length=1)]
+    acceptance_mode: Literal["sampled", "expected"] = "sampled"
+    disable_by_batch_size: PositiveCount | None = None
+    quantization: WeightFormatName = AUTO
+
+    @model_validator(mode="after")
+    def _fits_the_method(self) -> Speculative:
+        if (self.method == "draft") != (self.draft_model is not None):
+            needs = "needs draft_model" if self.method == "draft" else "takes no draft_model; allowed: null"
+            raise ValueError(f"method {self.method!r} {needs}")
+        if self.method == "ngram" and self.width > 1:
+            raise ValueError("method 'ngram' finds one continuation; allowed: width 1")
+        if self.quantization != AUTO and self.method != "draft":
+            raise ValueError(
+                f"method {self.method!r} has the target's number formats; allowed: quantization auto"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _every_position(self) -> Speculative:
+        given, count = self.acceptance, self.num_speculative_tokens
+        if isinstance(given, int | float):
+            return self
+        if len(given) != count:
+            raise ValueError(
+                f"acceptance has {len(given)} positions; allowed: num_speculative_tokens, {count}"
+            )
+        if any(later > earlier for earlier, later in pairwise(given)):
+            raise ValueError(
+                f"acceptance {list(given)} rises; allowed: each position at most the one before it, "
+                "which must be accepted too"
+            )
+        return self
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """Chance that the first, second, ... drafted token is accepted [-]."""
+        given = self.acceptance
+        if isinstance(given, int | float):
+            return tuple(given ** (position + 1) for position in range(self.num_speculative_tokens))
+        return given
 
 
 class SloClass(Section):

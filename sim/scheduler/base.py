@@ -112,6 +112,7 @@ class Scheduler(ABC):
     holds_batch : finished requests keep their slot and blocks until the whole batch is done
     supports_async : can decide a step while the one before it runs
     preempts_for : what a preemption can be for
+    supports_speculation : gives a decoding request its drafted tokens, from the budget and with room for them
     everyone_served : no stream of later requests, however long, keeps an earlier one from being served
     """
 
@@ -119,6 +120,7 @@ class Scheduler(ABC):
     holds_batch: ClassVar[bool] = False
     supports_async: ClassVar[bool] = True
     preempts_for: ClassVar[frozenset[Limiter]] = frozenset({"kv_blocks"})
+    supports_speculation: ClassVar[bool] = False
     everyone_served: bool = True
 
     @abstractmethod

@@ -37,6 +37,7 @@ class VllmV1(Scheduler):
     """
 
     name = "vllm_v1"
+    supports_speculation = True
 
     def __init__(
         self,
@@ -83,7 +84,15 @@ class VllmV1(Scheduler):
         return batch
 
     def stable_steps(self, view: SchedulerView, batch: ScheduledBatch) -> int:
-        """Without prefills, admissions or preemptions the decision repeats: free blocks only get fewer."""
+        """Without prefills, admissions or preemptions the decision repeats: free blocks only get fewer.
+
+        Without chunks, why the head waits may change: what it finds of its prefix gets less, what it asks of the
+        budget more.
+        """
+        if not self.enable_chunked_prefill and view.waiting:
+            head = view.waiting.peek()
+            if head.num_preemptions or head.block_hashes:
+                return 0
         return 0 if batch.tokens or batch.preempted or batch.admitted else 1 << 62
 
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
@@ -109,7 +118,7 @@ class VllmV1(Scheduler):
         are. Whoever goes before a victim takes what is free before the victim's blocks come back.
         """
         cohort = view.decoding
-        budget = self.max_num_batched_tokens - cohort.count
+        budget = self.max_num_batched_tokens - cohort.count * cohort.queries
         individuals = view.individuals
         if budget < 0 or (individuals and not self._share_out(view, batch, budget)):
             return None
@@ -117,9 +126,11 @@ class VllmV1(Scheduler):
         missing: dict[Request, int] = {}
         wanted = cohort.blocks_needed()
         if tokens:
-            missing = self._missing(tokens, allocator)
+            missing = self._missing(view, tokens, allocator)
             wanted += sum(missing.values())
-        if wanted > allocator.free_blocks and (self.rank or max(missing.values(), default=0) > 1):
+        if wanted > allocator.free_blocks and (
+            self.rank or not cohort.even or max(missing.values(), default=0) > 1
+        ):
             # Who wants several blocks may run out while some are free: they keep their content for now.
             tokens.clear()
             return None
@@ -136,7 +147,7 @@ class VllmV1(Scheduler):
             batch.decoding = True
             allocator.grow(cohort, 1)
         for request, count in tokens.items():
-            allocator.append(request, request.num_computed_tokens + count)
+            allocator.append(request, cohort.slots(request, count))
             budget -= count
         return budget
 
@@ -160,9 +171,11 @@ class VllmV1(Scheduler):
         return True
 
     @staticmethod
-    def _missing(tokens: dict[Request, int], allocator: KVAllocator) -> dict[Request, int]:
+    def _missing(
+        view: SchedulerView, tokens: dict[Request, int], allocator: KVAllocator
+    ) -> dict[Request, int]:
         return {
-            request: allocator.missing(request, request.num_computed_tokens + count)
+            request: allocator.missing(request, view.decoding.slots(request, count))
             for request, count in tokens.items()
         }
 
@@ -176,7 +189,7 @@ class VllmV1(Scheduler):
             count = 0 if request in batch.preempted else min(self._wanted(view, request), budget)
             if count <= 0:
                 continue
-            while not allocator.append(request, request.num_computed_tokens + count):
+            while not allocator.append(request, view.decoding.slots(request, count)):
                 victim = self._victim(view)
                 batch.preempted.append(victim)
                 budget += batch.tokens.pop(victim, 0)
@@ -204,6 +217,8 @@ class VllmV1(Scheduler):
         computed, pending = request.num_computed_tokens, request.num_pending_tokens
         if pending and computed + 2 - pending >= request.input_tokens + request.max_tokens:
             return 0
+        if request.draft is not None and request.draft.proposes:
+            return view.decoding.queries
         count = request.num_tokens + pending - computed
         return min(self._capped(view, count), self.max_model_len - 1 - computed)
 

@@ -23,6 +23,7 @@ from membound.sim.request import Request
 from membound.sim.route import Route
 from membound.sim.scheduler.base import Scheduler
 from membound.sim.source import Source
+from membound.sim.speculative import Speculation
 from membound.sim.swap import SwapSpace
 from membound.sim.tiers import Tier, TierStack
 
@@ -125,6 +126,33 @@ def _route(slower: int) -> Route:
     return Route(profile, HostedDevice(), 1, 1)
 
 
+class SpeculativeCost(LinearCost):
+    """A linear cost in which a decoding sequence computes ``queries`` tokens, and ``draft`` is added for each [ns]."""
+
+    def __init__(self, *cost: int, queries: int, draft: int = 13, needs_contexts: bool = False) -> None:
+        super().__init__(*cost, needs_contexts=needs_contexts)
+        self.queries, self.draft = queries, draft
+        self.plain = LinearCost(*cost, needs_contexts=needs_contexts)
+
+    def step_ns(
+        self, n_decode: int, context_sum: int, longest: int, prefill: Sequence[tuple[int, int]], sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
+        spent = super().step_ns(n_decode, context_sum, longest, prefill, sampled, contexts)
+        more = self.draft + self.per_token * (self.queries - 1)
+        return spent + n_decode * more + self.draft * len(prefill)
+
+    def verify_run_ns(self, n_decode: int, context_sums: np.ndarray, longest: np.ndarray) -> np.ndarray:
+        assert len(context_sums) == len(longest) > 0
+        return np.array(
+            [
+                self.step_ns(n_decode, keys, most, [], n_decode * self.queries)
+                for keys, most in zip(context_sums.tolist(), longest.tolist(), strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+
 @dataclass(frozen=True)
 class Case:
     """One engine and its load; ``requests`` are keyword arguments of ``Request`` in order of arrival.
@@ -143,6 +171,7 @@ class Case:
     max_model_len: int = 128
     async_scheduling: bool = False
     needs_contexts: bool = False
+    speculation: dict[str, Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     host: Host = Host()
@@ -183,11 +212,16 @@ def run(
     assert all(a.arrival_ns <= b.arrival_ns for a, b in pairwise(requests))
     allocator = make_allocator(case)
     recorder = Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True)
+    rules = None if case.speculation is None else Speculation(**case.speculation)
+    cost = (
+        LinearCost(*case.cost, needs_contexts=case.needs_contexts)
+        if rules is None
+        else SpeculativeCost(*case.cost, queries=rules.queries, needs_contexts=case.needs_contexts)
+    )
     engine = Engine(
-        env, make_scheduler(case), allocator,
-        LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,
+        env, make_scheduler(case), allocator, cost, recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
-        cohort=cohort, observer=observer, mover=mover_of(allocator),
+        cohort=cohort, observer=observer, mover=mover_of(allocator), speculation=rules,
     )  # fmt: skip
     engine.connect(Source(env, iter(requests), engine.submit))
     for _ in range(20_000):
@@ -224,6 +258,9 @@ def recorded(recorder: Recorder, engine: Engine) -> dict[str, Any]:
         "prefix": (engine.allocator.queried_tokens, engine.allocator.hit_tokens),
         "end_ns": engine.device_free_ns,
         "host": _moved(engine.allocator),
+        "drafts": None
+        if (rules := engine.speculation) is None
+        else (rules.num_drafts, rules.num_draft_tokens, rules.num_accepted_tokens),
     }
 
 

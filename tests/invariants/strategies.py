@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -64,6 +65,29 @@ HOSTS = st.builds(
     swap=st.sampled_from((0, 5, 200)),
     layerwise=st.booleans(),
 )
+
+
+@st.composite
+def speculations(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw rules of speculation: how many tokens, how many of them accepted, when it is switched off."""
+    chances = draw(st.lists(st.sampled_from((0.0, 0.3, 0.8, 1.0)), min_size=1, max_size=4))
+    drafted = len(chances)
+    return {
+        "survival": tuple(sorted(chances, reverse=True)),
+        "mode": draw(st.sampled_from(("sampled", "sampled", "expected"))),
+        "seed": draw(st.integers(0, 3)),
+        "width": draw(st.sampled_from((1, 1, 2))),
+        "lookahead": draw(st.sampled_from((0, drafted))),
+        "disable_by_batch_size": draw(st.sampled_from((None, None, 2, 4))),
+    }
+
+
+@st.composite
+def drafting_cases(draw: st.DrawFn) -> Case:
+    """Draw an engine that speculates, and its load."""
+    case = draw(cases("vllm_v1", "paged"))
+    settings = {**case.settings, "long_prefill_token_threshold": 0}
+    return replace(case, speculation=draw(speculations()), settings=settings)
 
 
 @st.composite
