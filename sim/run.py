@@ -263,7 +263,8 @@ def run_engine(
         speculation=(rules := speculation_of(resolved)),
     )
     block_size = allocator.block_size if resolved.kv_cache.enable_prefix_caching else None
-    source = Source(env, workload.iter_requests(block_size), engine.submit, workload.closed_loop)
+    requests = workload.iter_requests(block_size)
+    source = Source(env, requests, engine.submit, workload.closed_loop, workload.follows)
     engine.connect(source)
     with _no_cycles():
         env.run()

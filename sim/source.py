@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import simpy
 
     from .clock import Clock
-    from .workload.workload import ClosedLoopLoad
+    from .workload.workload import ClosedLoopLoad, Follows
 
 
 class Source:
@@ -30,6 +30,7 @@ class Source:
     requests : all requests; their order is the order of arrival, or of the closed loop's users
     submit : where a request goes when it is due
     closed_loop : how arrivals follow completions; None if they are fixed
+    follows : which requests wait for which answers; None if none does
     """
 
     def __init__(
@@ -38,12 +39,19 @@ class Source:
         requests: Iterator[Request],
         submit: Callable[[Request], None],
         closed_loop: ClosedLoopLoad | None = None,
+        follows: Follows | None = None,
     ) -> None:
         self.env = env
         self.requests = requests
         self.submit = submit
         self.closed_loop = closed_loop
+        self.follows = follows
         self.submitted = 0
+        self._held: dict[int, Request] = {}
+        self._awaited: dict[int, int] = {}
+        """Index of an answer to when it came (-1: not yet), where a request that was not drawn yet waits for it."""
+        if follows is not None:
+            self._awaited = dict.fromkeys(follows.after[follows.after >= 0].tolist(), -1)
         self._due: list[tuple[int, int, Request]] = []
         self._waking_ns: int | None = None
         for _ in range(1 if closed_loop is None else closed_loop.concurrency):
@@ -59,21 +67,47 @@ class Source:
         due = self._due
         while due and due[0][0] <= now:
             request = heappop(due)[2]
-            if self.closed_loop is None:
+            if self.closed_loop is None and not self._waited(request):
                 self._draw()
             self.submitted += 1
             self.submit(request)
 
+    def _waited(self, request: Request) -> bool:
+        """Tell whether a request was sent after another's answer."""
+        return self.follows is not None and self.follows.after[request.index] >= 0
+
     def finished(self, request: Request) -> None:
-        """Learn that a request has ended: in a closed loop its user sends the next one."""
-        if self.closed_loop is None:
-            return
+        """Learn that a request has ended: who waited for its answer sends the next, or a user begins another."""
         ended = request.last_token_ns if request.last_token_ns >= 0 else self.env.now
-        if self._draw(ended):
+        if request.index in self._held:
+            self._send(self._held.pop(request.index), ended)
             self._await()
+        elif request.index in self._awaited:
+            self._awaited[request.index] = ended
+        elif self.closed_loop is not None and self._draw(ended):
+            self._await()
+
+    def _send(self, request: Request, ended_ns: int) -> None:
+        """Let a request come after the answer that it waited for."""
+        assert self.follows is not None
+        request.arrival_ns = ended_ns + int(self.follows.pause_ns[request.index])
+        heappush(self._due, (request.arrival_ns, request.index, request))
+
+    def _hold(self, request: Request) -> None:
+        """Keep a request until the answer it waits for is there."""
+        assert self.follows is not None
+        after = int(self.follows.after[request.index])
+        ended = self._awaited.pop(after)
+        if ended < 0:
+            self._held[after] = request
+        else:
+            self._send(request, ended)
 
     def _draw(self, ended_ns: int | None = None) -> bool:
         request = next(self.requests, None)
+        while request is not None and self._waited(request):
+            self._hold(request)
+            request = next(self.requests, None)
         if request is None:
             return False
         if ended_ns is not None and self.closed_loop is not None:

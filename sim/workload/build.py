@@ -15,7 +15,7 @@ from .sessions import session_prompts
 from .spec import WorkloadSpec
 from .trace.formats import Wanted
 from .trace.read import read_trace
-from .workload import LATEST_NS, ClosedLoopLoad, LoadReport, Workload
+from .workload import LATEST_NS, ClosedLoopLoad, Follows, LoadReport, Workload
 
 
 def build_workload(
@@ -60,7 +60,7 @@ def build_workload(
         report = replace(load.report, time_unit="s", origin=f"arrivals drawn: {process.name}")
         load = replace(load, arrival_ns=arrival_ns, closed_loop=closed, report=report)
     else:
-        load = _drawn(spec, seed, arrival_ns, closed)
+        load = _drawn(spec, seed, arrival_ns, closed, turnaround_s)
     return _capped(load, spec, turnaround_s)
 
 
@@ -81,10 +81,18 @@ def _trace_load(spec: WorkloadSpec, slo_classes: Sequence[str]) -> Workload | No
 
 
 def _drawn(
-    spec: WorkloadSpec, seed: int, arrival_ns: NDArray[np.int64], closed: ClosedLoopLoad | None
+    spec: WorkloadSpec,
+    seed: int,
+    arrival_ns: NDArray[np.int64],
+    closed: ClosedLoopLoad | None,
+    turnaround_s: float,
 ) -> Workload:
     if spec.input_tokens is None or spec.output_tokens is None or spec.arrivals is None:
         raise WorkloadError("workload needs arrivals, input_tokens and output_tokens, or a trace")
+    if spec.sessions is not None and spec.sessions.think_time_s is not None:
+        each = spec.sessions.requests_each
+        begun = arrival_ns if spec.requests is None else arrival_ns[: -(-spec.requests // each)]
+        arrival_ns = np.repeat(begun, each)[: spec.requests]
     indices = range(len(arrival_ns))
     answers = spec.output_tokens.draw(seed, "output_tokens", indices)
     report = LoadReport(f"{spec.arrivals.name} arrivals, seed {seed}", "generated", rows=len(arrival_ns))
@@ -92,6 +100,11 @@ def _drawn(
         prompts = spec.input_tokens.draw(seed, "input_tokens", indices)
         return Workload(arrival_ns, prompts, answers, report, closed_loop=closed)
     asked = session_prompts(spec.sessions, spec.input_tokens, answers, seed)
+    follows = None
+    if asked.pause_ns is not None:
+        later = asked.pause_ns >= 0
+        pauses = asked.pause_ns + round(turnaround_s * 1e9)
+        follows = Follows(np.where(later, np.arange(len(later)) - 1, -1), np.where(later, pauses, 0))
     return Workload(
         arrival_ns,
         asked.input_tokens,
@@ -101,6 +114,7 @@ def _drawn(
         prefix=asked.prefix,
         answers_shared=asked.answers_too,
         closed_loop=closed,
+        follows=follows,
     )
 
 

@@ -112,6 +112,10 @@ class WorkloadSpec(Section):
         ]
         if self.max_concurrency is not None and isinstance(self.arrivals, ClosedLoop):
             raise ValueError("max_concurrency caps arrivals at a rate; a closed loop has its concurrency")
+        if self.max_concurrency is not None and self.sessions and self.sessions.think_time_s is not None:
+            raise ValueError(
+                "max_concurrency and sessions.think_time_s exclude each other: users pace themselves"
+            )
         if self.trace is not None:
             if drawn:
                 hint = "; for fewer requests set trace.limit" if drawn[0] != "sessions" else ""

@@ -75,6 +75,20 @@ class ClosedLoopLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Follows:
+    """Requests that are sent after the answer to another one: later turns, results of tools.
+
+    Attributes
+    ----------
+    after : index of the request whose answer is waited for, which comes earlier; -1: none, shape (n,)
+    pause_ns : time between that answer and this request, shape (n,) [ns]
+    """
+
+    after: Ints
+    pause_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """All requests of a run, as columns in arrival order.
 
@@ -91,6 +105,7 @@ class Workload:
     prefix : what prompts share, or None: nothing
     answers_shared : whether ``prefix`` goes on over the answers, because later prompts hold them
     closed_loop : how arrivals follow completions, or None: arrivals are fixed
+    follows : which requests wait for which answers, or None: none does
     measured : what the file measured of each request: ``ttft_s``, ``e2e_s``, ``tpot_s``, shape (n,) [s], NaN
         where unknown or, TPOT of one token, not defined
     """
@@ -107,6 +122,7 @@ class Workload:
     prefix: PrefixIds | None = None
     answers_shared: bool = False
     closed_loop: ClosedLoopLoad | None = None
+    follows: Follows | None = None
     measured: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
 
     def __len__(self) -> int:

@@ -185,12 +185,19 @@ def test_unsorted_arrivals_are_sorted_and_counted(tmp_path: Path) -> None:
     assert load.report.warnings == (f"{path}: 3 of 5 arrivals out of order (first line 3): sorted",)
 
 
-def test_columns_that_say_more_than_is_simulated_are_warned_about(tmp_path: Path) -> None:
+def test_pauses_of_nobody_are_warned_about(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,input_tokens,output_tokens,turn,think_time_s\n0,5,1,0,2.5\n")
     assert read_trace(Wanted(str(path))).report.warnings == (
-        f"{path}: turn and think_time_s not used: arrivals are replayed as they stand",
+        f"{path}: think_time_s not used: without session_id nobody knows whose pauses they are",
     )
+
+
+def test_a_negative_pause_is_an_error_that_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens,session_id,think_time_s\n0,5,1,a,0\n1,5,1,a,-2\n")
+    with pytest.raises(WorkloadError, match=r"line 3, column 'think_time_s': pause -2; allowed: from 0"):
+        read_trace(Wanted(str(path)))
 
 
 def read_or_refuse(path: Path) -> Workload | None:

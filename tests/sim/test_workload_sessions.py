@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,3 +109,128 @@ def test_a_closed_loop_has_no_cap_beside_its_concurrency() -> None:
     load = LOAD | {"arrivals": {"kind": "closed_loop", "concurrency": 2}, "max_concurrency": 2}
     with pytest.raises(ScenarioError, match="closed loop has its concurrency"):
         parse_scenario(SERVED | {"workload": load})
+
+
+def served(**load: Any) -> dict[str, Any]:
+    return simulate(parse_scenario(SERVED | {"workload": LOAD | load})).record.requests
+
+
+def test_a_turn_comes_so_long_after_the_answer_to_the_one_before() -> None:
+    sessions = {"turns": 3, "think_time_s": 2.5}
+    requests = served(sessions=sessions, requests=12)
+    arrival, last = requests["arrival_ns"].reshape(4, 3), requests["last_token_ns"].reshape(4, 3)
+    turnaround = arrival[:, 1:] - last[:, :-1] - 2_500_000_000
+    assert (turnaround == turnaround[0, 0]).all()
+    assert 0 <= turnaround[0, 0] < 20_000_000  # the engine's client
+    assert arrival[:, 0].tolist() == [0, 10**9, 2 * 10**9, 3 * 10**9]
+    assert requests["input_tokens"].reshape(4, 3).tolist() == [[200, 416, 632]] * 4
+    found = [216 * turn // 16 * 16 for turn in (0, 1, 2)]
+    assert np.abs(requests["num_cached_tokens"].reshape(4, 3) - found).max() <= 16
+
+
+def test_a_tool_s_result_comes_back_after_its_delay_and_holds_all_that_was_said() -> None:
+    sessions = {
+        "think_time_s": 0,
+        "tool_calls": 2,
+        "tool_delay_s": 1.5,
+        "tool_tokens": 50,
+        "system_prompt_tokens": 32,
+    }
+    requests = served(sessions=sessions, requests=6)
+    assert requests["input_tokens"].tolist() == [232, 298, 364] * 2
+    gaps = requests["arrival_ns"].reshape(2, 3)[:, 1:] - requests["last_token_ns"].reshape(2, 3)[:, :-1]
+    assert (gaps >= 1_500_000_000).all()
+    assert (gaps < 1_520_000_000).all()
+    assert requests["session"].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_pauses_are_drawn_alike_whatever_the_engine_does() -> None:
+    sessions = {"turns": 30, "think_time_s": 1.0, "pauses": "exponential"}
+    load = build_workload(WorkloadSpec.model_validate(LOAD | {"sessions": sessions, "requests": 3000}))
+    assert load.follows is not None
+    later = load.follows.after >= 0
+    assert later.sum() == 2900
+    assert load.follows.pause_ns[later].mean() == pytest.approx(1e9, rel=0.05)
+    assert (load.follows.after[later] == np.flatnonzero(later) - 1).all()
+
+
+def test_users_of_a_closed_loop_end_a_conversation_before_they_begin_the_next() -> None:
+    sessions = {"turns": 4, "think_time_s": 0.25}
+    requests = served(arrivals={"kind": "closed_loop", "concurrency": 2}, sessions=sessions, requests=24)
+    first, last = requests["arrival_ns"][::4], requests["last_token_ns"][3::4]
+    at_once = [int(((first <= begin) & (begin < last)).sum()) for begin in first.tolist()]
+    assert max(at_once) == 2
+    assert (np.sort(first)[2:] >= np.sort(last)[:-2]).all()
+
+
+def test_sets_of_examples_are_shared_behind_the_system_prompt_they_belong_to() -> None:
+    sessions = {
+        "groups": 2, "prompts_per_group": 6, "system_prompt_tokens": 32, "few_shot_sets": 3, "few_shot_tokens": 64,
+    }  # fmt: skip
+    found = hashes(sessions=sessions, input_tokens=64)
+    shared = [[sum(a == b for a, b in zip(one, two, strict=True)) for two in found] for one in found]
+    assert shared[0][:8] == [10, 0, 2, 0, 2, 0, 6, 0]
+
+
+def test_a_rejected_turn_is_followed_by_the_next_all_the_same() -> None:
+    requests = served(input_tokens=5000, sessions={"turns": 4, "think_time_s": 0}, requests=4)
+    assert len(requests["index"]) == 4
+    assert (np.diff(requests["arrival_ns"]) >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["csv", "mooncake"])
+def test_turns_of_a_trace_that_states_pauses_follow_the_answers(kind: str, tmp_path: Path) -> None:
+    """Session a: turns at 0 s, then 2 s after each answer; a row that states no pause arrives when it says."""
+    path = tmp_path / "trace"
+    rows = [
+        ("a", 0, 0.0, None),
+        ("b", 0, 0.5, None),
+        ("a", 1, 1.0, 2.0),
+        ("b", 1, 9.0, None),
+        ("a", 2, 2.0, 2.0),
+    ]
+    if kind == "csv":
+        lines = [
+            f"{at},100,5,{name},{turn},{'' if pause is None else pause}" for name, turn, at, pause in rows
+        ]
+        header = "arrival_s,input_tokens,output_tokens,session_id,turn,think_time_s"
+    else:
+        header, *lines = [
+            json.dumps({"timestamp": 1000 * at, "input_length": 100, "output_length": 5, "session_id": name}
+                       | ({} if pause is None else {"delay": 1000 * pause}))
+            for name, _, at, pause in rows
+        ]  # fmt: skip
+    path.write_text("\n".join([header, *lines]) + "\n")
+    found = simulate(parse_scenario(SERVED | {"workload": {"trace": {"path": str(path)}}})).record.requests
+    order = [0, 2, 3]  # sorted by what the file says of arrivals
+    pauses = found["arrival_ns"][order][1:] - found["last_token_ns"][order][:-1]
+    assert pauses.tolist() == [2 * 10**9] * 2
+    assert found["arrival_ns"][[1, 4]].tolist() == [500_000_000, 9 * 10**9]
+
+
+def test_what_does_not_wait_for_answers_calls_no_tools() -> None:
+    with pytest.raises(ScenarioError, match="tool_calls follow answers"):
+        parse_scenario(SERVED | {"workload": LOAD}, ["workload.sessions={tool_calls: 2}"])
+    with pytest.raises(ScenarioError, match="the arrivals begin conversations"):
+        parse_scenario(
+            SERVED | {"workload": LOAD}, ["workload.sessions={think_time_s: 1, prompts_per_group: 2}"]
+        )
+
+
+def test_conversations_that_pause_run_the_same_with_jumps_as_without() -> None:
+    sessions = {
+        "turns": 3,
+        "think_time_s": 0.02,
+        "tool_calls": 1,
+        "tool_delay_s": 0.01,
+        "pauses": "exponential",
+    }
+    load = {"arrivals": {"kind": "poisson", "rate_per_s": 30}, "sessions": sessions, "requests": 90}
+    fast, plain = (
+        simulate(
+            parse_scenario(SERVED | {"workload": LOAD | load}, [f"simulation.fast_forward={value}"])
+        ).record
+        for value in ("true", "false")
+    )
+    for name, column in plain.requests.items():
+        np.testing.assert_array_equal(fast.requests[name], column, err_msg=name)

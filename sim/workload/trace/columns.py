@@ -86,10 +86,10 @@ def to_array(ours: str, column: Column, values: Sequence[object]) -> NDArray[np.
         return _each(values, _timestamps, _timestamp, np.int64)
     if ours == "arrival" and column.unit == "ns":
         return _each(values, _integers, _integer, np.int64)
-    if ours in ("ttft", "e2e"):
+    if ours in ("ttft", "e2e", "think_time_s"):
         known = [math.nan if value in (None, "") else value for value in values]  # not every request has one
         return _each(known, _floats, _float, np.float64)
-    if ours in ("arrival", "think_time_s"):
+    if ours == "arrival":
         return _each(values, _floats, _float, np.float64)
     if ours in ("input_tokens", "output_tokens", "priority", "turn"):
         return _each(values, _integers, _integer, np.int64)

@@ -126,6 +126,7 @@ RECORD_FORMATS = (
             output_tokens="output_length",
             hash_ids="hash_ids",
             session_id="session_id",
+            think_time_s=(Column("delay", "ms"),),
         ),
         marks=("input_length", "output_length"),
     ),

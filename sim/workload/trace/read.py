@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....hwmodels.errors import unknown
 from ...fields import WorkloadError
 from ..prefix import PrefixIds
-from ..workload import LATEST_NS, LoadReport, Workload
+from ..workload import LATEST_NS, Follows, LoadReport, Workload
 from .columns import RawTrace
 from .files import layout_of
 from .formats import UNITS, Wanted
@@ -87,6 +87,7 @@ def read_trace(
         slo_classes=classes,
         request_ids=cast("NDArray[np.str_] | None", raw.arrays.get("request_id")),
         prefix=_prefix(raw, wanted.extra),
+        follows=_follows(raw),
         measured=_measured(raw),
     )
 
@@ -207,11 +208,35 @@ def _left_out(path: str, kept: int, dropped: dict[str, int]) -> list[str]:
     return [f"{path}: {count} of {total} requests left out: {why}" for why, count in dropped.items()]
 
 
+def _follows(raw: RawTrace) -> Follows | None:
+    """Return which rows come a pause after the answer to the row before them in their session; None if none does.
+
+    Rows of a session are in the order of ``turn``, or of the file without it. A session's first row, and one
+    that states no pause, arrives when it says.
+    """
+    if not {"session_id", "think_time_s"} <= set(raw.arrays):
+        return None
+    pause: NDArray[np.float64] = raw.arrays["think_time_s"].astype(np.float64)
+    wrong = np.flatnonzero((pause < 0) | np.isinf(pause))
+    if len(wrong):
+        raise raw.error(int(wrong[0]), "think_time_s", f"pause {pause[wrong[0]]:g}; allowed: from 0 on")
+    session, rows = _codes(raw.arrays["session_id"]), np.arange(len(raw))
+    order = np.lexsort((raw.ints("turn") if "turn" in raw.arrays else rows, session))
+    later, before = order[1:], order[:-1]
+    same = (session[later] == session[before]) & (session[later] >= 0) & np.isfinite(pause[later])
+    after = np.full(len(raw), -1, dtype=np.int64)
+    after[later[same]] = before[same]
+    scale = 1e6 if raw.found["think_time_s"].unit == "ms" else 1e9
+    pause_ns = np.rint(np.nan_to_num(pause) * scale).astype(np.int64)
+    return Follows(after, pause_ns) if same.any() else None
+
+
 def _unused(raw: RawTrace) -> list[str]:
-    """Name columns that say more than is simulated yet."""
-    found = [raw.found[ours].name for ours in ("turn", "think_time_s") if ours in raw.arrays]
-    text = f"{raw.path}: {' and '.join(found)} not used: arrivals are replayed as they stand"
-    return [text] if found else []
+    """Name columns that say nothing without others."""
+    if "think_time_s" not in raw.arrays or "session_id" in raw.arrays:
+        return []
+    name = raw.found["think_time_s"].name
+    return [f"{raw.path}: {name} not used: without session_id nobody knows whose pauses they are"]
 
 
 def _codes(names: NDArray[np.generic]) -> NDArray[np.int64]:
