@@ -138,7 +138,8 @@ RUNNING = (
     Flag("--long-prefill-token-threshold", "scheduler.long_prefill_token_threshold",
          "Most tokens of one prompt in a step.", BATCH),
     Flag("--scheduler", "scheduler.name",
-         "Scheduler: vllm_v1, vllm_v0, sarathi, orca, static, sjf, srpt, priority, vtc, deadline, or module:Class.",
+         "Scheduler: vllm_v1, vllm_v0, prefill_first, sarathi, orca, static, sjf, srpt, priority, vtc, deadline, or "
+         "module:Class.",
          BATCH, "NAME"),
     Flag("--trace", "workload.trace.path", "Replay this file of requests.", LOAD, "FILE", text=True),
     Flag("--request-rate", "", "Mean arrivals per second (Poisson unless the scenario says otherwise); "

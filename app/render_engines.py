@@ -29,7 +29,7 @@ def render_engines(engines: Sequence[EngineProfile], form: str) -> str:
         for row in rows
     ]  # fmt: skip
     notes = [
-        "scope capacity: only the KV pool follows this engine, the rest is borrowed. Batch limits depend "
+        "scope capacity: flags and some step times are borrowed (see the engine's notes). Batch limits depend "
         + "on the card. measured: how many of the step parameters rest on a measurement.",
         "membound size also takes versions without a profile, such as vllm-0.8.5.",
     ]
@@ -99,7 +99,7 @@ def render_engine(engine: EngineProfile, form: str) -> str:
 def _scope(engine: EngineProfile) -> str:
     if engine.scope == "full":
         return "full: scheduler rules, flags, step times and memory follow this version"
-    return "capacity: only the KV pool follows this engine"
+    return "capacity: flags and some step times are borrowed"
 
 
 def _flags(engine: EngineProfile) -> Iterator[tuple[str, str]]:

@@ -63,7 +63,8 @@ class EngineProfile(BaseModel):
     Attributes
     ----------
     lane : which kernel lane of a device it runs on (``vllm``, ``sglang``, ``trtllm``)
-    scope : ``full``; ``capacity`` where only the KV pool follows the engine's source, the rest being borrowed
+    scope : ``full``; ``capacity`` where flags or step times are borrowed from another engine; ``notes`` says
+        which
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
@@ -111,6 +112,11 @@ class EngineProfile(BaseModel):
         return self.step.engine_gemm_efficiency.value
 
     @property
+    def engine_gemm_efficiency_low(self) -> float:
+        """The same of matrices whose inputs are quantised [-]."""
+        return self.step.engine_gemm_efficiency_low.value
+
+    @property
     def mixed_decode_factor(self) -> float:
         """Decode attention beside a long prefill chunk, over its time alone [-]."""
         return self.step.mixed_decode_factor.value
@@ -119,6 +125,11 @@ class EngineProfile(BaseModel):
     def mixed_decode_threshold_tokens(self) -> int:
         """Prefill chunk above which ``mixed_decode_factor`` applies [tokens]."""
         return round(self.step.mixed_decode_threshold_tokens.value)
+
+    @property
+    def quantise_fused(self) -> float:
+        """Share of the passes that quantise activations that the kernel before does in passing [-]."""
+        return self.step.quantise_fused.value
 
     @property
     def elementwise_t0_s(self) -> float:
@@ -131,14 +142,29 @@ class EngineProfile(BaseModel):
         return self.step.elementwise_eb.value
 
     @property
+    def sampler_greedy_t0_s(self) -> float:
+        """Fixed time of greedy sampling [s]."""
+        return self.step.sampler_greedy_t0_s.value
+
+    @property
     def sampler_greedy_bytes_per_entry(self) -> float:
         """HBM traffic of greedy sampling, for each row and vocabulary entry [B]."""
         return self.step.sampler_greedy_bytes_per_entry.value
 
     @property
+    def sampler_topk_t0_s(self) -> float:
+        """Fixed time of top-p/top-k sampling [s]."""
+        return self.step.sampler_topk_t0_s.value
+
+    @property
     def sampler_topk_bytes_per_entry(self) -> float:
-        """HBM traffic of top-p/top-k sampling, for each row and vocabulary entry; not measured [B]."""
+        """HBM traffic of top-p/top-k sampling, for each row and vocabulary entry [B]."""
         return self.step.sampler_topk_bytes_per_entry.value
+
+    @property
+    def sampler_topk_serial_s_per_entry(self) -> float:
+        """Time of one row of top-p/top-k sampling in one compute unit, for each vocabulary entry [s]."""
+        return self.step.sampler_topk_serial_s_per_entry.value
 
     @property
     def client_overhead_s(self) -> float:

@@ -40,11 +40,17 @@ class StepSection(BaseModel):
     host_exposed_s : host time per step that the GPU waits for [s]
     host_per_seq_s : the same, for each scheduled sequence [s]
     engine_gemm_efficiency : GEMM compute rate inside the engine over the kernel table's [-]
+    engine_gemm_efficiency_low : the same of matrices whose inputs are quantised (fp8, int8, nvfp4) [-]
     mixed_decode_factor : decode attention time in a step with a long prefill chunk, over its time alone [-]
     mixed_decode_threshold_tokens : chunk above which it applies [tokens]
+    quantise_fused : share of the passes that quantise activations, and of the fixed time that such a linear layer
+        has beyond a 16-bit one, that the kernel before it does in passing [-]
     elementwise_t0_s, elementwise_eb : fixed time [s] and share of HBM bandwidth [-] of an elementwise kernel
+    sampler_greedy_t0_s, sampler_topk_t0_s : fixed time of all kernels of the sampler [s]
     sampler_greedy_bytes_per_entry, sampler_topk_bytes_per_entry : HBM traffic of the sampler, for each row
         and vocabulary entry [B]
+    sampler_topk_serial_s_per_entry : time that one compute unit spends on a row, for each vocabulary entry [s]; 0
+        where the sampler sorts
     client_overhead_s : server and client time on TTFT and E2E outside the engine [s]
     client_turnaround_s : closed loop, from the last token to the next request [s]
     """
@@ -54,12 +60,17 @@ class StepSection(BaseModel):
     host_exposed_s: StepParameter
     host_per_seq_s: StepParameter
     engine_gemm_efficiency: StepParameter
+    engine_gemm_efficiency_low: StepParameter
     mixed_decode_factor: StepParameter
     mixed_decode_threshold_tokens: StepParameter
+    quantise_fused: StepParameter
     elementwise_t0_s: StepParameter
     elementwise_eb: StepParameter
+    sampler_greedy_t0_s: StepParameter
     sampler_greedy_bytes_per_entry: StepParameter
+    sampler_topk_t0_s: StepParameter
     sampler_topk_bytes_per_entry: StepParameter
+    sampler_topk_serial_s_per_entry: StepParameter
     client_overhead_s: StepParameter
     client_turnaround_s: StepParameter
 
@@ -101,11 +112,12 @@ class BatchTier(BaseModel):
 
 
 class FlagSection(BaseModel):
-    """Flag defaults, in vLLM's words; ``source`` says where they were read."""
+    """Flag defaults, in vLLM's words; ``source`` says where they were read, ``scheduler`` names the policy."""
 
     model_config: ClassVar[ConfigDict] = _STRICT
 
     source: str
+    scheduler: str = "vllm_v1"
     gpu_memory_utilization: float = Field(gt=0, le=1)
     async_scheduling: bool
     async_scheduling_with_pipeline_parallel: bool = False

@@ -24,8 +24,8 @@ from .routing import Routing, Zipf
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of
-from .timing.elementwise import ElementwiseParams, elementwise_time
 from .timing.form import KernelTime
+from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokentimes import matrix_groups, padded, token_times
 
 NANO = 1e9
@@ -86,16 +86,11 @@ class StepModel:
             device, engine, self.chip, self.plan, naive=attention == "naive", queries=queries
         )
         self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf())
-        self._head = matrix_groups(device, engine.lane, Counter([self.plan.head]))[0]
+        self._head = matrix_groups(device, engine, Counter([self.plan.head]))[0]
         self._capture = tuple(sorted(engine.capture_sizes))
-        self._sampler_bytes = self.plan.vocab * (
-            engine.sampler_greedy_bytes_per_entry
-            if sampling == "greedy"
-            else engine.sampler_topk_bytes_per_entry
-        )
+        self._sampler = sampler_params(engine, sampling)
         # Recurrent states are read and written once per sequence and step.
         self._state_seconds = 2.0 * self.plan.state_bytes / (engine.elementwise_eb * self.chip.bandwidth)
-        self._streaming = ElementwiseParams(engine.elementwise_t0_s, engine.elementwise_eb)
         self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
         self._without_attention: dict[tuple[int, int], float] = {}
@@ -229,9 +224,9 @@ class StepModel:
     def rows_time(self, sampled: NDArray[np.int64]) -> KernelTime:
         """Return the time of output head and sampler for each number of rows, split by cause [s]."""
         rows = self.padded(sampled).astype(np.float64)
-        head = self._head.time(self.chip, np.maximum(rows, 1.0), self.engine.engine_gemm_efficiency)
-        sampler = elementwise_time(
-            self.chip, self._streaming, self._sampler_bytes * sampled.astype(np.float64)
+        head = self._head.time(self.chip, np.maximum(rows, 1.0))
+        sampler = sampler_time(
+            self.chip, self.tokens.streaming, self._sampler, sampled.astype(np.float64), self.plan.vocab
         )
         return (head + sampler).times(np.where(sampled > 0, 1.0, 0.0))
 
@@ -425,6 +420,20 @@ class StepModel:
         if found is None or len(found) < steps:
             found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
         return found[:steps]
+
+
+def sampler_params(engine: StepEngine, sampling: str) -> SamplerParams:
+    """Return what an engine's way of sampling takes; ``sampling`` is one of ``SAMPLERS``."""
+    if sampling == "greedy":
+        return SamplerParams(
+            engine.sampler_greedy_t0_s, engine.sampler_greedy_bytes_per_entry, PASS_BYTES[sampling]
+        )
+    return SamplerParams(
+        engine.sampler_topk_t0_s,
+        engine.sampler_topk_bytes_per_entry,
+        PASS_BYTES[sampling],
+        engine.sampler_topk_serial_s_per_entry,
+    )
 
 
 def _refuse_untimed(model: ModelSpec, plan: ModelPlan) -> None:

@@ -39,17 +39,19 @@ class MatrixGroup:
     ----------
     params : their lane
     n, k, count : widths on the rank, and how often each occurs in a step (arrays of one length)
+    rate : compute rate inside the engine over the lane's [-]
     """
 
     params: LinearParams
     n: Array
     k: Array
     count: Array
+    rate: float = 1.0
 
-    def time(self, chip: Chip, m: Array, compute_factor: float) -> KernelTime:
+    def time(self, chip: Chip, m: Array) -> KernelTime:
         """Return the summed time at each row count in ``m`` (1-d) [s]."""
         each = linear_time(
-            chip, self.params, m[:, None], self.n[None, :], self.k[None, :], compute_factor=compute_factor
+            chip, self.params, m[:, None], self.n[None, :], self.k[None, :], compute_factor=self.rate
         )
         return _weighted(each, self.count)
 
@@ -94,7 +96,6 @@ class TokenTimes:
     Attributes
     ----------
     chip, plan : datasheet symbols and the lowered model
-    efficiency : the engine's factor on GEMM compute rates
     matrices : the layers' matrices (and those outside), by precision
     streaming : params of streaming kernels
     experts : mixture-of-experts layers
@@ -104,7 +105,6 @@ class TokenTimes:
 
     chip: Chip
     plan: ModelPlan
-    efficiency: float
     matrices: tuple[MatrixGroup, ...]
     streaming: ElementwiseParams
     experts: tuple[ExpertGroup, ...]
@@ -137,7 +137,7 @@ class TokenTimes:
         """Return the time of each part at each token count in ``m`` (1-d, padded), split by cause [s]."""
         gemm = KernelTime()
         for group in self.matrices:
-            gemm = gemm + group.time(self.chip, m, self.efficiency)
+            gemm = gemm + group.time(self.chip, m)
         kernels = sum(layer.count * layer.streaming.kernels for layer in self.plan.layers) + 2
         streams = [
             (float(layer.count), moved) for layer in self.plan.layers for moved in layer.streaming.moves
@@ -236,8 +236,7 @@ def token_times(
     return TokenTimes(
         chip=chip,
         plan=plan,
-        efficiency=engine.engine_gemm_efficiency,
-        matrices=matrix_groups(device, engine.lane, occurrences),
+        matrices=matrix_groups(device, engine, occurrences),
         streaming=replace(
             ElementwiseParams.from_lane(own) if own is not None else ElementwiseParams(0.0, 1.0),
             t0=engine.elementwise_t0_s,
@@ -301,7 +300,7 @@ def _lane_or_none(device: StepDevice, family: str, lane: str) -> LaneLike | None
 
 
 def matrix_groups(
-    device: StepDevice, lane: str, occurrences: Counter[LinearShape]
+    device: StepDevice, engine: StepEngine, occurrences: Counter[LinearShape]
 ) -> tuple[MatrixGroup, ...]:
     """Group matrices by precision and shape, with the lane that times each precision."""
     found: list[MatrixGroup] = []
@@ -312,24 +311,28 @@ def matrix_groups(
                 shapes[matrix.n, matrix.k] += count
         n, k = np.array(list(shapes), dtype=np.float64).T
         count = np.array(list(shapes.values()), dtype=np.float64)
-        found.append(MatrixGroup(linear_params(device, lane, precision), n, k, count))
+        low = bool(precision.name) and precision.quantises_inputs
+        rate = engine.engine_gemm_efficiency_low if low else engine.engine_gemm_efficiency
+        found.append(MatrixGroup(linear_params(device, engine, precision), n, k, count, rate))
     return tuple(found)
 
 
-def linear_params(device: StepDevice, lane: str, precision: Precision) -> LinearParams:
-    """Return the device's lane for a precision.
+def linear_params(device: StepDevice, engine: StepEngine, precision: Precision) -> LinearParams:
+    """Return the device's lane for a precision, as far as the engine leaves its quantise pass a kernel of its own.
 
     Approximation: where the device has no lane of its own for it, the bf16 GEMM lane at that precision's peak
     and widths, with the quantise pass of H100's fp8 CUTLASS lane (2.2 us and 0.38 of HBM); a weight-only
     format keeps 0.9 of the compute rate. Measured low-precision lanes differ from such a guess by 10-20 %.
     """
     widths = GemmWidths(precision.weight_bytes, precision.input_bytes, precision.output_bytes)
+    plain = LinearParams.from_lane(device.lane("gemm", engine.lane), precision.compute, widths)
     if not precision.name:
-        return LinearParams.from_lane(device.lane("gemm", lane), precision.compute, widths)
-    own = _lane_or_none(device, f"linear_{precision.name}", lane)
-    if own is None:
-        return _derived(device.lane("gemm", lane), precision, widths)
-    return LinearParams.from_lane(own, precision.compute, widths)
+        return plain
+    own = _lane_or_none(device, f"linear_{precision.name}", engine.lane)
+    params = (
+        _derived(plain, precision) if own is None else LinearParams.from_lane(own, precision.compute, widths)
+    )
+    return params.fused(engine.quantise_fused, plain.gemm.t0)
 
 
 def padded(sizes: tuple[int, ...], m: int) -> int:
@@ -354,8 +357,7 @@ def _weighted(each: KernelTime, count: Array) -> KernelTime:
     return KernelTime(*summed)
 
 
-def _derived(gemm: LaneLike, precision: Precision, widths: GemmWidths) -> LinearParams:
-    base = LinearParams.from_lane(gemm, precision.compute, widths)
+def _derived(base: LinearParams, precision: Precision) -> LinearParams:
     if precision.quantises_inputs:
         return replace(base, tqz=2.2e-6, eqz=0.38)
     return replace(base, gemm=replace(base.gemm, ec=0.9 * base.gemm.ec))

@@ -109,7 +109,8 @@ def engine_of(row: Row, source: Source | None = None) -> tuple[str, str]:
     profiles = [load_engine(each) for each in list_engines()]
     found = [profile for profile in profiles if _plain(profile.engine) == asked]
     if not found:
-        found = [profile for profile in profiles if any(_plain(alias) == asked for alias in profile.aliases)]
+        named = {each.engine for each in profiles if any(_plain(alias) == asked for alias in each.aliases)}
+        found = [profile for profile in profiles if profile.engine in named]
     if not found:
         raise RowError(f"engine {name!r} has no profile; there are {', '.join(list_engines())}")
     wanted = _version(stated)

@@ -138,7 +138,11 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     filled = _fill(
         scenario,
         asdict(defaults)
-        | {"max_model_len": max_model_len, "block_size": _block_size(device, engine, model, defaults)},
+        | {
+            "name": engine.defaults.scheduler,
+            "max_model_len": max_model_len,
+            "block_size": _block_size(device, engine, model, defaults),
+        },
     )
     draft = draft_of(scenario, model)
     if purpose == "simulate":
@@ -160,7 +164,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         price_note=note,
         warnings=(
             *_borrowed(engine, purpose),
-            *_unfollowed(scenario, purpose),
+            *_unfollowed(scenario, filled.scheduler.name, purpose),
             *warnings,
             *_unvalidated(scenario, purpose),
             *(workload.report.warnings if workload else ()),
@@ -239,15 +243,13 @@ def _unvalidated(scenario: Scenario, purpose: Purpose) -> list[str]:
 
 
 def _borrowed(engine: EngineProfile, purpose: Purpose) -> list[str]:
-    """Say of an engine of which only the KV pool is known that a run borrows the rest."""
+    """Say of an engine that is not known in full what a run borrows."""
     if engine.scope == "full" or purpose == "size":
         return []
-    return [
-        f"{engine.id}: only the KV pool follows this engine; scheduler, flags and step times are borrowed"
-    ]
+    return [f"{engine.id}: {engine.notes or 'only the KV pool follows this engine, the rest is borrowed'}"]
 
 
-def _unfollowed(scenario: Scenario, purpose: Purpose) -> list[str]:
+def _unfollowed(scenario: Scenario, policy_name: str, purpose: Purpose) -> list[str]:
     """Say which settings of the scheduler section the policy has no use for.
 
     The two sizes of a batch are left out: the memory for activations follows them whatever the policy.
@@ -256,7 +258,7 @@ def _unfollowed(scenario: Scenario, purpose: Purpose) -> list[str]:
 
     if purpose == "size":
         return []
-    policy = find_policy("scheduler", scenario.scheduler.name, "scheduler.name")
+    policy = find_policy("scheduler", policy_name, "scheduler.name")
     taken = parameters(policy)
     found = [
         name
@@ -265,7 +267,7 @@ def _unfollowed(scenario: Scenario, purpose: Purpose) -> list[str]:
     ]
     if scenario.scheduler.async_scheduling is True and not policy.supports_async:
         found.append("async_scheduling")
-    return [f"scheduler.{name}: {scenario.scheduler.name} does not follow it" for name in found]
+    return [f"scheduler.{name}: {policy_name} does not follow it" for name in found]
 
 
 def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:

@@ -97,7 +97,7 @@ class SchedulerSection(Section):
 
     Attributes
     ----------
-    name : a policy of this package, or ``module:Class``
+    name : a policy of this package, or ``module:Class``; auto is the engine's own
     scheduling_policy : order of the waiting line
     max_num_seqs : most requests in a batch
     max_num_batched_tokens : most tokens in a step
@@ -110,7 +110,7 @@ class SchedulerSection(Section):
     options : further settings of the policy named, as its class describes them (``aging_s`` of ``priority``, ...)
     """
 
-    name: str = "vllm_v1"
+    name: str = AUTO
     scheduling_policy: Literal["auto", "fcfs", "priority"] = AUTO
     max_num_seqs: AutoCount = AUTO
     max_num_batched_tokens: AutoCount = AUTO

@@ -10,7 +10,7 @@ engine: vllm-0.24             # an id (membound engines), or a path
 parallelism: {tensor_parallel_size: 1}
 quantization: {weights: auto, activations: auto, kv_cache: auto}    # auto: as the checkpoint has it
 scheduler:                    # auto: what this engine version takes on this device
-  name: vllm_v1
+  name: auto
   max_num_seqs: auto
   max_num_batched_tokens: auto
   enable_chunked_prefill: auto

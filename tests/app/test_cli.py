@@ -148,7 +148,7 @@ def test_a_what_if_device_is_named_as_one(membound, small):
 
 def test_a_run_on_an_engine_of_which_only_the_pool_is_known_says_so(membound, small):
     ran = membound("simulate", small, "--engine", "sglang-0.5.6", "--format", "json")
-    assert "scheduler, flags and step times are borrowed" in ran.err
+    assert "the other step times are borrowed from vllm-0.24" in ran.err
     assert "borrowed" not in membound("size", small, "--engine", "sglang-0.5.6", "--format", "json").err
 
 

@@ -74,12 +74,17 @@ class Engine:
     host_exposed_s: float = 1e-4
     host_per_seq_s: float = 0.0
     engine_gemm_efficiency: float = 0.85
+    engine_gemm_efficiency_low: float = 0.85
     mixed_decode_factor: float = 1.5
     mixed_decode_threshold_tokens: int = 128
+    quantise_fused: float = 0.0
     elementwise_t0_s: float = 2e-6
     elementwise_eb: float = 0.75
+    sampler_greedy_t0_s: float = 2e-6
     sampler_greedy_bytes_per_entry: float = 10.0
+    sampler_topk_t0_s: float = 1e-5
     sampler_topk_bytes_per_entry: float = 200.0
+    sampler_topk_serial_s_per_entry: float = 0.0
 
 
 def attention(

@@ -120,6 +120,17 @@ def test_the_quantise_pass_is_charged_once_per_linear() -> None:
     assert extra == pytest.approx(2.2e-6 + 3 * m * k / (0.38 * 3.35e12))
 
 
+def test_a_fused_quantise_pass_takes_its_fixed_time_with_it() -> None:
+    chip = Chip({"bf16": 989e12, "fp8": 1979e12}, 3.35e12, 132)
+    own = LinearParams(GemmParams(9e-6, 0.8, 0.9, 3.0), GemmWidths(1, 1, 2), "fp8", tqz=2e-6, eqz=0.4)
+    none, half, all_of_them = (
+        float(linear_time(chip, own.fused(share, 2e-6), 64.0, 8192.0, 4096.0).seconds)
+        for share in (0, 0.5, 1)
+    )
+    assert none - all_of_them == pytest.approx(7e-6 + 2e-6 + 3 * 64 * 4096 / (0.4 * 3.35e12))
+    assert half == pytest.approx((none + all_of_them) / 2)
+
+
 def test_smooth_maximum_and_its_shares() -> None:
     assert pn(3.0, 4.0, 2.0) == 5.0
     assert power_shares(2.0, 3.0, 4.0) == (pytest.approx(9 / 25), pytest.approx(16 / 25))
