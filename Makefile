@@ -34,8 +34,8 @@ types: $(DEV)  ## strict types in hwmodels and sim
 unit: $(DEV)  ## the tests alone
 	$(BIN)/pytest
 
-test-long: $(DEV)  ## ten times as many random scenarios and synthetic devices, through the laws, the scheduler's rules and the fits
-	MEMBOUND_EXAMPLES=500 $(BIN)/pytest tests/invariants tests/oracle tests/calibrate/test_recovery.py
+test-long: $(DEV)  ## fifteen times as many random scenarios and synthetic devices, through the laws, the scheduler's rules and the fits
+	MEMBOUND_EXAMPLES=750 $(BIN)/pytest tests/invariants tests/oracle tests/calibrate/test_recovery.py
 
 bench: $(BASE)  ## what a simulated request costs
 	$(BIN)/python benchmarks/speed.py

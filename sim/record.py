@@ -27,7 +27,7 @@ LIMITERS: tuple[str, ...] = ("kv_blocks", "max_num_seqs", "token_budget", "arriv
 
 REQUEST_COLUMNS: tuple[str, ...] = (
     "index", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "input_tokens",
-    "output_tokens", "num_cached_tokens", "num_preemptions", "priority", "status", "slo_class", "session",
+    "output_tokens", "num_cached_tokens", "num_preemptions", "priority", "status", "slo_class", "session", "tenant",
     "reject_reason",
 )  # fmt: skip
 """Columns of ``RunRecord.requests``; times are -1 where the event never came."""

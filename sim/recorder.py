@@ -310,6 +310,7 @@ class Recorder:
                 request.status,
                 self.slo_classes.setdefault(request.slo_class, len(self.slo_classes)),
                 -1 if request.session is None else request.session,
+                -1 if request.tenant is None else request.tenant,
                 reason_code,
             )
         )

@@ -32,6 +32,7 @@ def requests_table(record: RunRecord) -> Any:
     for name in ("input_tokens", "output_tokens", "num_cached_tokens", "num_preemptions", "priority"):
         columns[name] = source[name]
     columns["session"] = _nullable(source["session"], source["session"] < 0)
+    columns["tenant"] = _nullable(source["tenant"], source["tenant"] < 0)
     columns["status"] = _names(source["status"], [status.name.lower() for status in Status])
     columns["slo_class"] = _names(source["slo_class"], list(record.slo_classes))
     columns["reject_reason"] = _names(source["reject_reason"], list(record.reject_reasons))

@@ -93,5 +93,6 @@ def _columns(rows: list[Row]) -> dict[str, np.ndarray]:
         "status": ints("status"),
         "slo_class": ints("slo_class"),
         "session": np.full(n, -1),
+        "tenant": np.full(n, -1),
         "reject_reason": ints("reject_reason"),
     }

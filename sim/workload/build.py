@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..fields import WorkloadError
+from ..random import uniform
 from .arrivals.base import ArrivalProcess
 from .arrivals.closed_loop import ClosedLoop
 from .sessions import session_prompts
@@ -96,9 +97,10 @@ def _drawn(
     indices = range(len(arrival_ns))
     answers = spec.output_tokens.draw(seed, "output_tokens", indices)
     report = LoadReport(f"{spec.arrivals.name} arrivals, seed {seed}", "generated", rows=len(arrival_ns))
+    tenant = _tenants(spec, seed, len(arrival_ns))
     if spec.sessions is None:
         prompts = spec.input_tokens.draw(seed, "input_tokens", indices)
-        return Workload(arrival_ns, prompts, answers, report, closed_loop=closed)
+        return Workload(arrival_ns, prompts, answers, report, tenant=tenant, closed_loop=closed)
     asked = session_prompts(spec.sessions, spec.input_tokens, answers, seed)
     follows = None
     if asked.pause_ns is not None:
@@ -111,11 +113,21 @@ def _drawn(
         answers,
         report,
         session=asked.session,
+        tenant=tenant,
         prefix=asked.prefix,
         answers_shared=asked.answers_too,
         closed_loop=closed,
         follows=follows,
     )
+
+
+def _tenants(spec: WorkloadSpec, seed: int, count: int) -> NDArray[np.int64] | None:
+    """Draw whose request each is, shape (n,): numbers in the order of ``tenants``."""
+    if spec.tenants is None:
+        return None
+    weights = np.cumsum(list(spec.tenants.values()))
+    place = np.searchsorted(weights / weights[-1], uniform(seed, "tenants", range(count)), side="right")
+    return np.minimum(place, len(weights) - 1).astype(np.int64)
 
 
 def _drawn_times(spec: WorkloadSpec, process: ArrivalProcess, seed: int) -> NDArray[np.float64]:

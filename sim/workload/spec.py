@@ -89,6 +89,7 @@ class WorkloadSpec(Section):
         has been answered
     sampling : how tokens are chosen, which decides what the sampler costs
     expert_routing : how tokens spread over experts
+    tenants : who asks: each tenant's name and its share of the requests, as relative weights
     sessions : what prompts have in common: system prompts, whole prompts that repeat, conversations
     """
 
@@ -101,13 +102,14 @@ class WorkloadSpec(Section):
     max_concurrency: PositiveCount | None = None
     sampling: Sampling = "greedy"
     expert_routing: ExpertRouting = ExpertRouting()
+    tenants: dict[str, Annotated[float, Gt(0)]] | None = None
     sessions: SessionsSpec | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkloadSpec:
         drawn = [
             key
-            for key in ("input_tokens", "output_tokens", "requests", "duration_s", "sessions")
+            for key in ("input_tokens", "output_tokens", "requests", "duration_s", "tenants", "sessions")
             if getattr(self, key)
         ]
         if self.max_concurrency is not None and isinstance(self.arrivals, ClosedLoop):
@@ -118,7 +120,9 @@ class WorkloadSpec(Section):
             )
         if self.trace is not None:
             if drawn:
-                hint = "; for fewer requests set trace.limit" if drawn[0] != "sessions" else ""
+                hint = (
+                    "; for fewer requests set trace.limit" if drawn[0] not in ("tenants", "sessions") else ""
+                )
                 raise ValueError(f"trace and {drawn[0]} exclude each other{hint}")
             return self
         for key in ("arrivals", "input_tokens", "output_tokens"):

@@ -99,6 +99,7 @@ class Workload:
     report : where it comes from
     priority : lower first, shape (n,), or None: all 0
     session : number of the session, -1 for none, shape (n,), or None: no sessions
+    tenant : number of the tenant who asks, -1 for none, shape (n,), or None: no tenants
     slo_class : index into ``slo_classes``, shape (n,), or None: all of the first class
     slo_classes : names of classes
     request_ids : names in the trace, shape (n,), or None: their index
@@ -116,6 +117,7 @@ class Workload:
     report: LoadReport
     priority: Ints | None = None
     session: Ints | None = None
+    tenant: Ints | None = None
     slo_class: Ints | None = None
     slo_classes: tuple[str, ...] = ("default",)
     request_ids: NDArray[np.str_] | None = None
@@ -141,13 +143,14 @@ class Workload:
             stop = min(start + _CHUNK, len(self))
             chunk = slice(start, stop)
             hashes = self._hashes(start, stop, block_size)
-            for offset, (arrival, prompt, answer, priority, session, slo_class) in enumerate(
+            for offset, (arrival, prompt, answer, priority, session, tenant, slo_class) in enumerate(
                 zip(
                     self.arrival_ns[chunk].tolist(),
                     self.input_tokens[chunk].tolist(),
                     self.output_tokens[chunk].tolist(),
                     _values(self.priority, chunk, 0),
                     _values(self.session, chunk, -1),
+                    _values(self.tenant, chunk, -1),
                     _values(self.slo_class, chunk, 0),
                     strict=True,
                 )
@@ -161,6 +164,7 @@ class Workload:
                     priority=priority,
                     block_hashes=next(hashes),
                     session=None if session < 0 else session,
+                    tenant=None if tenant < 0 else tenant,
                     slo_class=names[int(slo_class)],
                     request_id=None if self.request_ids is None else str(self.request_ids[index]),
                 )

@@ -201,3 +201,67 @@ def test_windows_take_their_share_of_the_pool() -> None:
     assert tight["requests"]["rejected_by_reason"] == {"request exceeds the KV pool": 1}
     assert wide["requests"]["completed"] == 1
     assert wide["kv"]["peak_usage"] > 500 / 2000
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        (["scheduler.name=orka"], ["scheduler.name", "'orka'", "nearest: 'orca'"]),
+        (
+            ["scheduler.name=priority", "scheduler.options={ageing_s: 3}"],
+            ["'ageing_s'", "nearest: 'aging_s'"],
+        ),
+        (
+            ["scheduler.name=priority", "scheduler.options={aging_s: soon}"],
+            ["scheduler.options.aging_s", "'soon'"],
+        ),
+        (["scheduler.name=orca", "scheduler.options={reserve: all}"], ["reserve", "max_model_len", "'all'"]),
+        (["scheduler.name=vtc", "scheduler.options={watermark: 0.1}"], ["only as scheduler.watermark"]),
+        (["scheduler.options={aging_s: 3}"], ["vllm_v1 has no options"]),
+        (["scheduler.name=deadline"], ["deadline has no deadlines", "slo.classes"]),
+    ],
+)
+def test_a_setting_that_a_policy_cannot_follow_is_refused(sets: list[str], says: list[str]) -> None:
+    with pytest.raises(MemboundError) as caught:
+        run(*sets)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(part in text for part in says), text
+
+
+def test_a_setting_that_a_policy_has_no_use_for_is_named() -> None:
+    warnings = run("scheduler.name=vllm_v0", "scheduler.watermark=0.1")["confidence"]["warnings"]
+    assert "scheduler.watermark: vllm_v0 does not follow it" in warnings
+    assert not any("does not follow" in text for text in run()["confidence"]["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("priority", {"aging_s": "10ms"}),
+        ("sjf", {"predictor_error": 1.0}),
+        ("srpt", {"predictor_error": 1.0}),
+        ("srpt", {"preempt_until": 0.05}),
+        ("orca", {"reserve": "max_tokens"}),
+        ("vtc", {"output_weight": 9}),
+    ],
+)
+def test_an_option_of_a_policy_changes_the_run(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    draws = np.random.default_rng(0).integers(20, 300, (60, 2)).tolist()
+    rows = [f"{n / 100},{2 * prompt},{answer},{n % 3},{n % 2}" for n, (prompt, answer) in enumerate(draws)]
+    trace.write_text("arrival_s,input_tokens,output_tokens,priority,tenant\n" + "\n".join(rows) + "\n")
+    scenario = {**UNDER_PRESSURE, "workload": {"trace": {"path": str(trace)}},
+                "scheduler": {"name": name, "max_num_seqs": 12, "max_num_batched_tokens": 1024}}  # fmt: skip
+    plain, changed = (
+        simulate(
+            parse_scenario({**scenario, "scheduler": {**scenario["scheduler"], "options": given}}, [])
+        ).summary()
+        for given in ({}, options)
+    )
+    assert changed["requests"]["completed"] == 60
+    assert changed["latency"] != plain["latency"]
+    assert (
+        f"scheduler {name}: as published, not held against the steps of a real engine"
+        in changed["confidence"]["warnings"]
+    )

@@ -257,3 +257,19 @@ def test_a_million_requests_fit_in_24_megabytes_of_columns() -> None:
     assert sum(column.nbytes for column in columns if column is not None) <= 24e6
     first = next(load.iter_requests())
     assert first.index == 0
+
+
+def test_tenants_ask_in_the_shares_given_and_nobody_s_lengths_move() -> None:
+    lengths = {"kind": "lognormal", "p50": 90, "sigma": 1}
+    arrivals = {"kind": "poisson", "rate_per_s": 8}
+    spec = {"arrivals": arrivals, "input_tokens": lengths, "output_tokens": 15, "requests": 4000}
+    plain, shared = (
+        build_workload(WorkloadSpec.model_validate(spec | more))
+        for more in ({}, {"tenants": {"a": 3, "b": 1}})
+    )
+    assert shared.tenant is not None
+    assert np.bincount(shared.tenant).tolist()[1] == pytest.approx(1000, abs=90)
+    assert (shared.input_tokens == plain.input_tokens).all()
+    assert plain.tenant is None
+    assert [request.tenant for request in shared.iter_requests()] == shared.tenant.tolist()
+    assert {request.tenant for request in plain.iter_requests()} == {None}

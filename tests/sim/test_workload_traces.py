@@ -313,3 +313,13 @@ def test_every_measured_trace_is_read(file: Path) -> None:
     with gzip.open(file, "rt") as text:
         assert load.report.rows == len(load) == sum(1 for _ in text) - 1
     assert (np.diff(load.arrival_ns) >= 0).all()
+
+
+@pytest.mark.parametrize("column", ["tenant", "tenant_id", "user_id"])
+def test_a_trace_says_whose_a_request_is(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        f"arrival_s,input_tokens,output_tokens,{column}\n0,5,5,shop\n1,5,5,bank\n2,5,5,\n3,5,5,shop\n"
+    )
+    load = build_workload(WorkloadSpec.model_validate({"trace": {"path": str(path)}}))
+    assert [request.tenant for request in load.iter_requests()] == [0, 1, None, 0]

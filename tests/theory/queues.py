@@ -86,3 +86,17 @@ def one_server_waits(arrivals, services):
         waits.append(begin - arrival)
         free = begin + service
     return waits
+
+
+def priority_waits(rates, means, seconds):
+    """Return the mean wait of each class, one server, the first class first, nobody interrupted (Cobham).
+
+    ``seconds`` are second moments of the service times [time squared].
+    """
+    residual = sum(rate * second for rate, second in zip(rates, seconds, strict=True)) / 2.0
+    waits, before = [], 0.0
+    for rate, mean in zip(rates, means, strict=True):
+        upto = before + utilisation(rate, mean)
+        waits.append(residual / ((1.0 - before) * (1.0 - upto)))
+        before = upto
+    return waits

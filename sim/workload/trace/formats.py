@@ -64,6 +64,7 @@ GENERIC_COLUMNS = _columns(
     turn="turn",
     think_time_s="think_time_s",
     hash_ids="hash_ids",
+    tenant=(Column("tenant"), Column("tenant_id"), Column("user_id")),
     priority="priority",
     slo_class="slo_class",
     status="status",

@@ -83,6 +83,7 @@ def read_trace(
         report=report,
         priority=raw.ints("priority") if "priority" in raw.arrays else None,
         session=_codes(raw.arrays["session_id"]) if "session_id" in raw.arrays else None,
+        tenant=_codes(raw.arrays["tenant"]) if "tenant" in raw.arrays else None,
         slo_class=codes,
         slo_classes=classes,
         request_ids=cast("NDArray[np.str_] | None", raw.arrays.get("request_id")),
