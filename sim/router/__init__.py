@@ -1,0 +1,1 @@
+"""Routers: which replica a request goes to; one policy, one file, one class."""
