@@ -17,6 +17,7 @@ from ..hwmodels.hf_config import read_config
 from ..hwmodels.model import ModelSpec
 from ..hwmodels.stepmodel import StepModel
 from ..sim.scenario import Scenario, parse_scenario
+from .engineprofile import write_engine
 from .publish import device_text, with_lane
 
 Range = tuple[int, int]
@@ -146,16 +147,13 @@ class LiveFiles:
 
 def write_files(folder: Path, setup: LiveSetup, device: DeviceProfile, engine: EngineProfile) -> LiveFiles:
     """Write what a scenario of the live engine names."""
-    import yaml
-
     files = LiveFiles(folder / "device.yaml", folder / "engine.yaml", folder / "model" / "config.json")
     text = device_text(device)
     for family, lanes in device.fitted.items():
         for lane, fitted in lanes.items():
             text = with_lane(text, family, lane, fitted)
     files.device.write_text(text, encoding="utf-8")
-    dumped = engine.model_dump(mode="json", exclude_defaults=True)
-    files.engine.write_text(yaml.safe_dump(dumped, sort_keys=False, width=110), encoding="utf-8")
+    write_engine(engine, files.engine)
     files.model.parent.mkdir(exist_ok=True)
     files.model.write_text(json.dumps(dict(setup.config), indent=1), encoding="utf-8")
     return files

@@ -6,7 +6,7 @@ each sequence. The rate is scanned and the two times are solved for: the loss is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from ..hwmodels.device import DeviceProfile
 from ..hwmodels.engine import EngineProfile, load_engine
-from ..hwmodels.enginesections import GraphSection, StepParameter
+from ..hwmodels.enginesections import GraphSection
 from ..hwmodels.model import ModelSpec
 from ..hwmodels.stepmodel import StepModel
 from ..hwmodels.steptypes import chip_of
+from .engineprofile import with_step
 from .errors import CalibrationError
 from .fit.elementwise import fit_elementwise_least_squares
 from .reference_engine import ServedStep
@@ -27,9 +28,11 @@ from .table import KernelTable
 Array = NDArray[np.float64]
 LANE = "torch"
 COARSE = tuple(round(0.6 + 0.1 * i, 2) for i in range(13))
-FINE = tuple(round(-0.08 + 0.02 * i, 2) for i in range(9))
+GRID = 0.02
+FINE = tuple(round(GRID * i, 2) for i in range(-4, 5))
 """Compute rates to scan, over the lane's, and then around the best of them [-]."""
 FEWEST_STEPS = 40
+_NO_HOST: Mapping[str, float] = {"host_exposed_s": 0.0, "host_per_seq_s": 0.0}
 _BASE = "vllm-0.24"
 _STREAMS = ("rmsnorm", "rotary", "swiglu", "embedding")
 
@@ -65,14 +68,19 @@ class StepFit:
         )
 
 
-def live_engine(device: DeviceProfile, timed: KernelTable) -> EngineProfile:
-    """Return the reference engine before its steps are known: flags as it runs, elementwise kernels as timed.
+def live_engine(device: DeviceProfile, timed: KernelTable, base: str = _BASE) -> EngineProfile:
+    """Return a synchronous engine before its steps are known: flags as it runs, elementwise kernels as timed.
+
+    Parameters
+    ----------
+    device, timed : lanes, and the rows they were fitted to
+    base : profile whose defaults it has
 
     Raises
     ------
     CalibrationError : no elementwise kernel was timed
     """
-    base = load_engine(_BASE)
+    flags = load_engine(base)
     streams = timed.where(np.isin(timed["op"], _STREAMS))
     if not len(streams):
         raise CalibrationError("no elementwise kernel was timed: give more budget")
@@ -89,29 +97,20 @@ def live_engine(device: DeviceProfile, timed: KernelTable) -> EngineProfile:
         "client_overhead_s": 0.0,
         "client_turnaround_s": 0.0,
     }
-    plain = base.model_copy(
+    plain = flags.model_copy(
         update={
             "id": "reference",
-            "version": "0.24",
+            "version": flags.version,
             "aliases": (),
             "lane": LANE,
-            "notes": "The reference engine of membound, with vLLM's scheduler.",
-            "defaults": base.defaults.model_copy(
+            "notes": "A synchronous engine with vLLM's scheduler, kernels launched one by one.",
+            "defaults": flags.defaults.model_copy(
                 update={"async_scheduling": False, "enable_prefix_caching": False}
             ),
             "graphs": GraphSection(source="launched one by one", ranges=(), max_capture=0),
         }
     )
     return with_step(plain, none, "kernels of the calibration run")
-
-
-def with_step(engine: EngineProfile, values: Mapping[str, float], source: str) -> EngineProfile:
-    """Return an engine with other step parameters."""
-    fields = {
-        name: StepParameter(value=value, stderr=0.0, unit=getattr(engine.step, name).unit, source=source)
-        for name, value in values.items()
-    }
-    return engine.model_copy(update={"step": engine.step.model_copy(update=fields)})
 
 
 def fit_steps(
@@ -132,12 +131,27 @@ def fit_steps(
         raise CalibrationError(
             f"{len(steps)} steps of a real engine; needed {FEWEST_STEPS}: give more budget"
         )
+    return fit_step_times(steps, engine, lambda profile: StepModel(device, profile, model))
+
+
+def fit_step_times(
+    steps: Sequence[ServedStep], engine: EngineProfile, timer: Callable[[EngineProfile], StepModel]
+) -> StepFit:
+    """Fit the same with any step model.
+
+    Parameters
+    ----------
+    steps : compositions and times
+    engine : profile to start from
+    timer : the step model of a profile
+    """
     taken = np.array([step.seconds for step in steps])
     rows = np.array([len(step.tokens) for step in steps], dtype=np.float64)
-    alone = step_seconds(steps, device, engine, model)
+    alone = times_of(steps, timer(with_step(engine, _NO_HOST, "kernels alone")))
 
     def tried(efficiency: float) -> tuple[float, float, Array]:
-        kernels = step_seconds(steps, device, _at(engine, efficiency), model)
+        at = {**_NO_HOST, "engine_gemm_efficiency": efficiency}
+        kernels = times_of(steps, timer(with_step(engine, at, "scanned")))
         host = _host_times(taken, kernels, rows, alone)
         return _loss(taken, kernels + host[0] + host[1] * rows, alone), efficiency, host
 
@@ -149,8 +163,8 @@ def fit_steps(
         "host_per_seq_s": float(host[1]),
         "engine_gemm_efficiency": efficiency,
     }
-    fitted = with_step(engine, found, f"fit of {len(steps)} steps of the reference engine")
-    error = step_seconds(steps, device, fitted, model) / taken - 1.0
+    fitted = with_step(engine, found, f"fit of {len(steps)} steps of a real engine")
+    error = times_of(steps, timer(fitted)) / taken - 1.0
     return StepFit(
         engine=fitted,
         steps=len(steps),
@@ -164,7 +178,11 @@ def step_seconds(
     steps: Sequence[ServedStep], device: DeviceProfile, engine: EngineProfile, model: ModelSpec
 ) -> Array:
     """Return what the simulator takes for steps of these compositions, shape (steps,) [s]."""
-    timer = StepModel(device, engine, model)
+    return times_of(steps, StepModel(device, engine, model))
+
+
+def times_of(steps: Sequence[ServedStep], timer: StepModel) -> Array:
+    """Return what a step model takes for steps of these compositions, shape (steps,) [s]."""
     return 1e-9 * np.array(
         [
             timer.step_ns(
@@ -182,10 +200,6 @@ def step_seconds(
 
 def _first(found: tuple[float, float, Array]) -> float:
     return found[0]
-
-
-def _at(engine: EngineProfile, efficiency: float) -> EngineProfile:
-    return with_step(engine, {"engine_gemm_efficiency": efficiency}, "scanned")
 
 
 def _loss(taken: Array, told: Array, alone: Array) -> float:

@@ -186,13 +186,13 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
     accountant = make_accountant(model)
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens)
     run_engine(
-        drawn, _as_turned_around(workload, drawn), make_scheduler(drawn, model), allocator, model, recorder
+        drawn, turned_around(workload, drawn), make_scheduler(drawn, model), allocator, model, recorder
     )
     return make_record(drawn, pool, allocator, accountant, recorder, ("gemm",), levers=False)
 
 
-def _as_turned_around(workload: Workload, drawn: ResolvedScenario) -> Workload:
-    """Return the load with the drawn engine's time between an answer and a closed loop's next request."""
+def turned_around(workload: Workload, drawn: ResolvedScenario) -> Workload:
+    """Return a load with the scenario's engine's time between an answer and a closed loop's next request."""
     closed, engine = workload.closed_loop, drawn.engine
     if closed is None or engine.scope != "full":
         return workload

@@ -12,6 +12,7 @@ import typer
 from ..console import emit
 from ..help import GroupedCommand
 from ..options import Debug, Form, Format, Quiet
+from .calibrate_engine import fit_engine
 from .calibrate_page import write_page
 from .calibrate_rows import held_out, measured, rows_to_fit, source_of
 
@@ -121,6 +122,9 @@ def fit(
     if target is not None:
         run.save(target)
     emit(render_run(run, form.value))
+
+
+calibrate.command("fit-engine", cls=GroupedCommand)(fit_engine)
 
 
 @calibrate.command("import", cls=GroupedCommand)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from membound.calibrate.engineprofile import with_step
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.liveloads import SETUPS, scenario_of, sized, write_files
 from membound.calibrate.livereport import LiveReport, LoadFigures, LoadReport, figures_of
-from membound.calibrate.livesteps import StepFit, fit_steps, step_seconds, with_step
+from membound.calibrate.livesteps import StepFit, fit_steps, step_seconds
 from membound.calibrate.reference_engine import ServedStep
 from membound.hwmodels.device import DeviceProfile, load_device
 from membound.hwmodels.engine import EngineProfile, load_engine
