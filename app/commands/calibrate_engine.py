@@ -131,13 +131,22 @@ def _from_logs(
     from dataclasses import replace
 
     from ...calibrate.steplog import fit_step_logs, read_steps
+    from ...hwmodels.stepmodel import StepModel
     from ...sim.run import step_model
     from ...sim.scenario.resolve import resolve
 
     resolved = resolve(server, "size")
     logs = [read_steps(path) for path in paths]
-    base = profile or resolved.engine
-    return fit_step_logs(logs, base, lambda engine: step_model(replace(resolved, engine=engine)), held_out)
+
+    def timer(engine: EngineProfile) -> StepModel:
+        found = step_model(replace(resolved, engine=engine))
+        if not isinstance(found, StepModel):
+            raise UsageError(
+                "a log does not tell drafts from tokens; allowed: servers without speculative decoding"
+            )
+        return found
+
+    return fit_step_logs(logs, profile or resolved.engine, timer, held_out)
 
 
 def _runs(
