@@ -94,6 +94,7 @@ class StepModel:
         self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
         self._without_attention: dict[tuple[int, int], float] = {}
+        self._pieces: dict[tuple[int, int, int], _Constants] = {}
         self._phases_of_tokens: dict[int, tuple[Phase, ...]] = {}
         self._phases_of_rows: dict[int, Phase] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
@@ -333,13 +334,19 @@ class StepModel:
         context_sums, longest : keys read in each step, shape (steps,) [tokens]
         contexts : of a single step, where ``needs_contexts``
         """
-        alone = self._without_attention.get((n_decode, sampled))
-        if alone is None:
-            alone = self._without_attention[n_decode, sampled] = (
-                self.tokens.seconds(padded(self._capture, n_decode * self.queries))
-                + self._rows(sampled)
-                + self._per_sequence(n_decode)
+        if self._one_full:
+            block = self.kinds[0].decode_params.key_block
+            only = -(-int(longest[0]) // block)
+            if only == -(-int(longest[-1]) // block):  # it never falls
+                return self._one_piece(n_decode, sampled, only, context_sums)
+            blocks = -(-longest // block)
+            cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
+            pieces = (
+                self._one_piece(n_decode, sampled, int(blocks[start]), context_sums[start:end])
+                for start, end in pairwise(cuts)
             )
+            return np.concatenate(list(pieces))
+        alone = self._alone(n_decode, sampled)
         seconds = np.full(len(context_sums), alone)
         for kind in self.kinds:
             if not kind.shape.window:
@@ -351,6 +358,44 @@ class StepModel:
                     seconds[step : step + 1], kind, n_decode, np.array([seen]), np.array([most])
                 )
         return seconds
+
+    def _one_piece(
+        self, batch: int, sampled: int, blocks: int, context_sums: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the time of decode steps that keep the key blocks of the longest, as in ``_piece`` [s]."""
+        constants = self._pieces.get((batch, sampled, blocks))
+        if constants is None:
+            kind = self.kinds[0]
+            terms = kind.terms(batch, blocks)
+            fixed = self._alone(batch, sampled) + kind.count * (terms.t0 + terms.extra)
+            constants = self._pieces[batch, sampled, blocks] = (
+                float(terms.offset),
+                np.array(terms.q),
+                np.array(terms.constant),
+                np.array(1.0 / terms.q),
+                np.array(kind.count * terms.slope),
+                np.array(fixed),
+            )
+        offset, q, constant, inverse_q, scale, fixed = constants
+        y = context_sums.astype(np.float64)
+        np.add(y, offset, y)
+        np.power(y, q, y)
+        np.add(y, constant, y)
+        np.power(y, inverse_q, y)
+        np.multiply(y, scale, y)
+        np.add(y, fixed, y)
+        return y
+
+    def _alone(self, n_decode: int, sampled: int) -> float:
+        """Return a decode step's time without attention [s]."""
+        found = self._without_attention.get((n_decode, sampled))
+        if found is None:
+            found = self._without_attention[n_decode, sampled] = (
+                self.tokens.seconds(padded(self._capture, n_decode * self.queries))
+                + self._rows(sampled)
+                + self._per_sequence(n_decode)
+            )
+        return found
 
     def mixed_seconds(
         self,
