@@ -94,6 +94,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("KV pool", _kv(summary)),
         *labelled("KV tiers", _tiers(summary)),
         *labelled("KV swap", _swap(summary)),
+        *labelled("speculation", _speculation(summary)),
         *labelled("answer", str(summary["verdict"]["sentence"]), strong=color),
         *labelled("prediction", _prediction(summary)),
         *(line for note in _notes(summary) for line in labelled("note", note)),
@@ -239,6 +240,16 @@ def _kv(summary: Summary) -> list[str]:
         words |= {"waste": "wasted", "waste_reserved": "for later", "waste_internal": "for nothing"}
         words |= {"waste_external": "scattered"}
     return _figures(summary["kv"], words, percent)
+
+
+def _speculation(summary: Summary) -> list[str]:
+    """Say what drafting brought and what it cost; nothing where nothing was drafted."""
+    found: Mapping[str, Any] = summary.get("speculative") or {}
+    if not found.get("num_drafts"):
+        return []
+    accepted = found["num_accepted_tokens"] / found["num_draft_tokens"]
+    parts = [f"{number(found['mean_acceptance_length'])} tokens a step", f"accepted {percent(accepted)}"]
+    return [*parts, f"drafting {percent(found['draft_time_share'])} of busy time"]
 
 
 def _tiers(summary: Summary) -> list[str]:

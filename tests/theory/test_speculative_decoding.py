@@ -6,6 +6,8 @@ of a plain step (Leviathan et al., ICML 2023; there v = 1).
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,14 @@ from membound.sim.run import simulate, step_model
 from membound.sim.scenario import parse_scenario, resolve
 
 INPUT, OUTPUT = 200, 2000
+CASES = Path(__file__).resolve().parents[2].parent / "shared" / "cases" / "cases.jsonl"
+TESTED = {"SP1", "SP3", "SP5", "SP7", "SP9"}
+
+
+@pytest.mark.skipif(not CASES.is_file(), reason="no public cases beside the repository")
+def test_every_case_of_speculative_decoding_has_its_test() -> None:
+    cases = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
+    assert {case["id"] for case in cases if case["theme"] == "spec_decode"} == TESTED
 
 
 def scenario(
