@@ -43,23 +43,30 @@ class ShortestRemainingFirst(Reordered):
         self.preempt_until = preempt_until
         self.rank = self._remaining
         self._stopped: list[Request] = []
+        self._room = True
         self.everyone_served = False
 
     def caveats(self) -> tuple[str, ...]:
         return (*super().caveats(), self.predict.caveat(self.name))
 
     def schedule(self, view: SchedulerView, allocator: KVAllocator) -> ScheduledBatch:
-        """Stop longer requests for the first who waits, then go on as vLLM does.
-
-        What was decided holds until somebody arrives or ends: those who run come ever closer to their end, and
-        what stopping them would free, with what is free, only gets less.
-        """
+        """Stop longer requests for the first who waits, then go on as vLLM does."""
         self._stopped = self._to_stop(view, allocator)
         for request in self._stopped:
             view.preempt(request)
         batch = super().schedule(view, allocator)
         batch.preempted[:0] = self._stopped
         return batch
+
+    def stable_steps(self, view: SchedulerView, batch: ScheduledBatch) -> int:
+        """Hold to a decision to stop nobody, if somebody would have had to be stopped.
+
+        Those who run come ever closer to their end, and what is free, with what stopping them would free, only gets
+        less. Where there was room at first, though, those who run may have taken it since.
+        """
+        if view.waiting and self._room:
+            return 0
+        return super().stable_steps(view, batch)
 
     def _may_join(self, view: SchedulerView, allocator: KVAllocator, request: Request) -> bool:
         return request not in self._stopped
@@ -75,8 +82,8 @@ class ShortestRemainingFirst(Reordered):
         head = view.waiting.peek()
         lacking = _blocks(allocator, head, head.num_tokens) - allocator.free_blocks
         lacking += int(self.watermark * (allocator.num_blocks + 1))
-        full = len(view.running) >= self.max_num_seqs
-        if not full and lacking <= 0:
+        self._room = lacking <= 0 and len(view.running) < self.max_num_seqs
+        if self._room:
             return []
         stopped: list[Request] = []
         for _, _, request in sorted(self._longer(view, self._remaining(head)), reverse=True):
