@@ -101,6 +101,28 @@ def compare_lengths(sets: list[str], repeats: int, requests: int = 3000) -> int:
     return 0
 
 
+TIERS = (
+    "workload.sessions={groups: 50, system_prompt_tokens: 512, prompts_per_group: 1000}",
+    "workload.input_tokens={kind: lognormal, p50: 450, sigma: 1.1, min: 16, max: 2784}",
+)
+BEHIND = "kv_cache.tiers=[{kind: dram, capacity: 200GiB}, {kind: nvme}]"
+
+
+def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
+    """Print what prefix caching costs on prompts of about the same length, and tiers behind it."""
+    plain = None
+    print("load                us/request  timeouts/request  CPU against plain")
+    for name, more in (("plain", ()), ("shared prefixes", TIERS), ("and two tiers", (*TIERS, BEHIND))):
+        run = in_process(requests, [*more, *sets], repeats)
+        plain = plain or run["timeouts"]
+        print(
+            f"{name:18s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
+            f"  {run['timeouts'] / plain:17.2f}",
+            flush=True,
+        )
+    return 0
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(
@@ -116,11 +138,16 @@ def main() -> int:
     parser.add_argument(
         "--longer", action="store_true", help="only compare with 10x the output tokens at equal load"
     )
+    parser.add_argument(
+        "--tiers", action="store_true", help="only compare with prefix caching and KV tiers on"
+    )
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.one, options.set, yardstick=True)))
         return 0
+    if options.tiers:
+        return compare_tiers(options.set, options.repeats)
     if options.longer:
         return compare_lengths(options.set, options.repeats)
     print(

@@ -26,6 +26,7 @@ from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of
 from .timing.form import KernelTime
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
+from .tokenphases import TokenPhases
 from .tokentimes import matrix_groups, padded, token_times
 
 NANO = 1e9
@@ -95,7 +96,7 @@ class StepModel:
         self._bases: dict[int, float] = {}
         self._without_attention: dict[tuple[int, int], float] = {}
         self._pieces: dict[tuple[int, int, int], _Constants] = {}
-        self._phases_of_tokens: dict[int, tuple[Phase, ...]] = {}
+        self._token_phases = TokenPhases(self.tokens)
         self._phases_of_rows: dict[int, Phase] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
@@ -171,19 +172,11 @@ class StepModel:
         m = padded(self._capture, n_decode * self.queries + sum(chunk[0] for chunk in prefill))
         attention = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
         sequences = np.array([n_decode + len(prefill)])
-        found = [*self._token_phases(m), as_phase("attention", attention), self._head_phase(sampled)]
+        found = [*self._token_phases.at(m), as_phase("attention", attention), self._head_phase(sampled)]
         if self._state_seconds:
             found.append(as_phase("state", self.state_time(sequences)))
         host = float(self.host_seconds(sequences)[0])
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
-
-    def _token_phases(self, m: int) -> tuple[Phase, ...]:
-        """Return the phases of a step that depend only on its ``m`` padded tokens."""
-        found = self._phases_of_tokens.get(m)
-        if found is None:
-            parts = self.tokens.table(np.array([m]))
-            found = self._phases_of_tokens[m] = tuple(as_phase(name, time) for name, time in parts.items())
-        return found
 
     def _head_phase(self, sampled: int) -> Phase:
         """Return output head and sampler for so many rows."""

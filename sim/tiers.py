@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ class TierStack:
             self.tiers[level].policy.touch(key)
             blocks[level] += 1
             for number in range(level - 1, -1, -1):
-                self._take_in(number, key)
+                self._take_in(number, (key,))
         for tier, count in zip(self.tiers, blocks, strict=True):
             if count:
                 tier.hit_blocks += count
@@ -89,45 +89,40 @@ class TierStack:
 
     def computed(self, keys: Sequence[int], start: int, stop: int) -> None:
         """Learn that blocks were computed: tiers that are written through take those they lack."""
+        fresh = keys[start:stop]
         for number, tier in enumerate(self.tiers):
-            if not tier.through:
-                continue
-            count = 0
-            for index in range(stop - 1, start - 1, -1):
-                if keys[index] not in tier.policy:
-                    count += 1
-                    self._take_in(number, keys[index])
-            if count and not number:
-                self.mover.after(f"write {tier.kind}", tier.route, "write", count)
+            if tier.through:
+                count = self._take_in(number, reversed(fresh))
+                if count and not number:
+                    self.mover.after(f"write {tier.kind}", tier.route, "write", count)
 
     def released(self, keys: Sequence[int]) -> None:
         """Learn that a request has let go of blocks: their last use was now, that of the first one latest."""
         for tier in self.tiers:
-            policy = tier.policy
-            for key in reversed(keys):
-                if key in policy:
-                    policy.touch(key)
+            tier.policy.touch_all(reversed(keys))
 
     def evicted(self, key: int) -> None:
         """Learn that the device's memory has let go of a block, whose room the next step takes."""
         tier = self.tiers[0]
         if tier.through or key in tier.policy:
             return
-        self._take_in(0, key)
+        self._take_in(0, (key,))
         self.mover.before(f"evict to {tier.kind}", tier.route, "write", 1)
 
-    def _take_in(self, number: int, key: int) -> None:
-        """Let a tier hold a key; what has to go for it falls to the next one if that takes what others let go."""
+    def _take_in(self, number: int, keys: Iterable[int]) -> int:
+        """Let a tier hold the keys that it lacks, and return how many [blocks].
+
+        What has to go for them falls to the next tier if that takes what others let go.
+        """
         tier = self.tiers[number]
-        gone = tier.policy.add(key)
-        tier.written_blocks += 1
+        count, gone = tier.policy.add_all(keys)
+        tier.written_blocks += count
+        tier.evicted_blocks += len(gone)
         tier.peak_blocks = max(tier.peak_blocks, len(tier.policy))
-        if gone is None:
-            return
-        tier.evicted_blocks += 1
         below = number + 1
-        if below < len(self.tiers) and not self.tiers[below].through and gone not in self.tiers[below].policy:
+        if gone and below < len(self.tiers) and not self.tiers[below].through:
             self._take_in(below, gone)
+        return count
 
     def figures(self, queried_tokens: int, block_size: int, wall_ns: int) -> dict[str, dict[str, Any]]:
         """Return what a run's summary says of each tier, by kind."""

@@ -109,7 +109,7 @@ def _refuse(row: Row) -> None:
     if "stage -1" in notes:
         raise RowError("a sum of stages that stand on their own")
     if re.search(r"KV offload to CPU on", notes):
-        raise RowError("the server offloaded KV to CPU: KV tiers are not built yet")
+        raise RowError("the server offloaded KV to CPU, and the row does not say to how much memory")
     if re.search(r"speculative|\bMTP\b|eagle", notes, re.IGNORECASE):
         raise RowError("speculative decoding is not built yet")
     failed, asked = row.number("n_failed") or 0.0, row.number("n_requests")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 
-class LFU:
+from .base import TierPolicy
+
+
+class LFU(TierPolicy):
     """Keep what was used most often since it came; of equals the one used longest ago goes.
 
     What it optimises: content of steady popularity (system prompts) against scans. What it starves: new
@@ -22,9 +26,9 @@ class LFU:
     name = "lfu"
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        super().__init__(capacity)
         self._uses: dict[int, int] = {}
-        self._by_uses: dict[int, dict[int, None]] = {}
+        self._by_uses: dict[int, OrderedDict[int, None]] = {}
         self._fewest = 1
 
     def __len__(self) -> int:
@@ -43,17 +47,17 @@ class LFU:
             if self._fewest == uses:
                 self._fewest = uses + 1
         self._uses[key] = uses + 1
-        self._by_uses.setdefault(uses + 1, {})[key] = None
+        self._by_uses.setdefault(uses + 1, OrderedDict())[key] = None
 
     def add(self, key: int) -> int | None:
         """Take in a key with one use; the least used one goes first if there is no room."""
         gone: int | None = None
         if len(self._uses) >= self.capacity:
             same = self._by_uses[self._fewest]
-            gone = next(iter(same))
-            del same[gone], self._uses[gone]
+            gone, _ = same.popitem(last=False)
+            del self._uses[gone]
             if not same:
                 del self._by_uses[self._fewest]
         self._uses[key] = self._fewest = 1
-        self._by_uses.setdefault(1, {})[key] = None
+        self._by_uses.setdefault(1, OrderedDict())[key] = None
         return gone

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable
 
-class LRU:
+from .base import TierPolicy
+
+
+class LRU(TierPolicy):
     """Keep what was used last.
 
     What it optimises: reuse that comes soon. What it starves: what comes back after more new content than
@@ -21,8 +26,8 @@ class LRU:
     name = "lru"
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._keys: dict[int, None] = {}
+        super().__init__(capacity)
+        self._keys: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -32,15 +37,27 @@ class LRU:
 
     def touch(self, key: int) -> None:
         """Make a key the last to go."""
-        del self._keys[key]
-        self._keys[key] = None
+        self._keys.move_to_end(key)
 
     def add(self, key: int) -> int | None:
         """Take in a key; the one used longest ago goes if there is no room."""
-        keys = self._keys
-        keys[key] = None
-        if len(keys) <= self.capacity:
-            return None
-        oldest = next(iter(keys))
-        del keys[oldest]
-        return oldest
+        self._keys[key] = None
+        return self._keys.popitem(last=False)[0] if len(self._keys) > self.capacity else None
+
+    def touch_all(self, keys: Iterable[int]) -> None:
+        """Make keys the last to go, in their order; those it does not hold do not count."""
+        held = self._keys
+        for key in keys:
+            if key in held:
+                held.move_to_end(key)
+
+    def add_all(self, keys: Iterable[int]) -> tuple[int, list[int]]:
+        """Take in the keys it does not hold, one after the other; return how many, and which had to go."""
+        held, added, gone = self._keys, 0, list[int]()
+        for key in keys:
+            if key not in held:
+                held[key] = None
+                added += 1
+                if len(held) > self.capacity:
+                    gone.append(held.popitem(last=False)[0])
+        return added, gone

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 
-class TwoQ:
+from .base import TierPolicy
+
+
+class TwoQ(TierPolicy):
     """New keys pass through a first-in, first-out queue; only one that comes back after leaving it is kept by LRU.
 
     What it optimises: reuse beside scans, without counting. What it starves: content whose second use comes
@@ -22,12 +26,12 @@ class TwoQ:
     name = "two_q"
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        super().__init__(capacity)
         self._first_room = max(capacity // 4, 1)
         self._names_room = max(capacity // 2, 1)
-        self._first: dict[int, None] = {}
-        self._kept: dict[int, None] = {}
-        self._names: dict[int, None] = {}
+        self._first: OrderedDict[int, None] = OrderedDict()
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._names: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._first) + len(self._kept)
@@ -38,8 +42,7 @@ class TwoQ:
     def touch(self, key: int) -> None:
         """Make a kept key the last to go; uses inside the first queue are of one piece and do not count."""
         if key in self._kept:
-            del self._kept[key]
-            self._kept[key] = None
+            self._kept.move_to_end(key)
 
     def add(self, key: int) -> int | None:
         """Take in a key: for long if its name is remembered, else into the first queue."""
@@ -54,12 +57,9 @@ class TwoQ:
     def _make_room(self) -> int:
         """Let one key go: from the first queue if that is long, remembering its name; else the LRU of the others."""
         if len(self._first) > self._first_room or not self._kept:
-            gone = next(iter(self._first))
-            del self._first[gone]
+            gone, _ = self._first.popitem(last=False)
             self._names[gone] = None
             if len(self._names) > self._names_room:
-                del self._names[next(iter(self._names))]
+                self._names.popitem(last=False)
             return gone
-        gone = next(iter(self._kept))
-        del self._kept[gone]
-        return gone
+        return self._kept.popitem(last=False)[0]

@@ -79,7 +79,7 @@ def test_a_row_becomes_the_scenario_it_describes() -> None:
         ({"osl_mean": "many"}, "osl_mean is 'many', not a number"),
         ({"tp": "-1"}, "tp is -1, not a count"),
         ({"tp": "1.5"}, "tp is 1.5, not a count"),
-        ({"notes": "KV offload to CPU on"}, "KV tiers are not built yet"),
+        ({"notes": "KV offload to CPU on"}, "does not say to how much memory"),
         ({"notes": "stage -1 = whole run"}, "a sum of stages"),
         ({"n_failed": "40"}, "80% of its requests failed"),
         ({"requests_file": "gone.csv"}, "its file of requests gone.csv is not there"),
