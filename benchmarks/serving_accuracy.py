@@ -173,7 +173,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the tables and splits.csv")
     parser.add_argument("--part", action="append", help="fit, judge, …; default: fit and judge")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--draws", type=int, default=0, help="draws for intervals of the runs (slow)")
+    parser.add_argument(
+        "--draws",
+        type=int,
+        default=0,
+        help="draws for intervals of the runs, of their first requests (20: some ten minutes)",
+    )
     asked = parser.parse_args()
     skipped: list[Skipped] = []
     for part in asked.part or ["fit", "judge"]:

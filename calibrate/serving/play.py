@@ -27,6 +27,9 @@ from .run import ServedRun, Skipped
 Seconds = NDArray[np.float64]
 Server = Callable[[ResolvedScenario], ResolvedScenario]
 _NAMES = ("ttft", "tpot", "e2e")
+FEWEST_ROUNDS = 3
+DRAWN_REQUESTS = 400
+"""Requests that draws replay of a run; an interval is what they make of the same requests' figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +191,20 @@ def _as_intended(load: Workload, spec: Any, places: int) -> Workload:
 
 
 def _interval(resolved: ResolvedScenario, record: RunRecord, draws: int) -> dict[str, tuple[float, float]]:
-    """Return the interval of each mean over the figure of the point run [-]."""
+    """Return the interval of each mean over the figure of the point run [-].
+
+    Approximation: draws and point replay the first ``DRAWN_REQUESTS`` only (a closed loop at least three rounds of its
+    users), so a line that takes longer than that to build up is not in the width.
+    """
     from ...sim.draws import headline
 
+    load = resolved.workload
+    assert load is not None
+    users = load.closed_loop.concurrency if load.closed_loop else 0
+    short = load.first(max(DRAWN_REQUESTS, FEWEST_ROUNDS * users))
+    if len(short) < len(load):
+        resolved = replace(resolved, workload=short)
+        record = simulate(resolved).record
     point, found = headline(record), run_draws(resolved, draws, jobs=1).interval()
     names = {f"{name}_mean": f"latency.{name}_s.mean" for name in _NAMES}
     names |= {"requests_per_s": "throughput.requests_per_s"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,26 @@ class Workload:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_ns)
+
+    def first(self, count: int) -> Workload:
+        """Return the first so many requests as a load; all of them where some wait for others' answers."""
+        if count >= len(self) or self.follows is not None:
+            return self
+
+        def cut(column: Any) -> Any:
+            return None if column is None else column[:count]
+
+        return replace(
+            self,
+            arrival_ns=cut(self.arrival_ns),
+            input_tokens=cut(self.input_tokens),
+            output_tokens=cut(self.output_tokens),
+            priority=cut(self.priority),
+            session=cut(self.session),
+            slo_class=cut(self.slo_class),
+            request_ids=cut(self.request_ids),
+            measured={name: cut(values) for name, values in self.measured.items()},
+        )
 
     def iter_requests(self, block_size: int | None = None) -> Iterator[Request]:
         """Yield the requests in arrival order, made as they are taken.

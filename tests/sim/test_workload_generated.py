@@ -54,6 +54,27 @@ def test_a_longer_run_extends_a_shorter_one(kind: str, seed: int, n: int, more: 
     assert (np.diff(long.arrival_ns) >= 0).all()
 
 
+def test_the_first_requests_of_a_load_are_a_load_with_the_same_requests() -> None:
+    whole = build_workload(
+        WorkloadSpec.model_validate(
+            {
+                "arrivals": {"kind": "poisson", "rate_per_s": 3},
+                "input_tokens": {"kind": "uniform", "low": 10, "high": 900},
+                "output_tokens": 7,
+                "requests": 50,
+                "sessions": {"groups": 3, "prompts_per_group": 2, "system_prompt_tokens": 100},
+            }
+        ),
+        5,
+    )
+    key = [(each.arrival_ns, each.input_tokens, each.block_hashes) for each in whole.iter_requests(16)]
+    some = whole.first(20)
+    assert [
+        (each.arrival_ns, each.input_tokens, each.block_hashes) for each in some.iter_requests(16)
+    ] == key[:20]
+    assert whole.first(50) is whole
+
+
 def test_lengths_do_not_change_when_the_arrival_process_does() -> None:
     lengths = {"kind": "lognormal", "p50": 900, "sigma": 1.0}
     drawn = {kind: draw(arrivals=section, input_tokens=lengths) for kind, section in PROCESSES.items()}
