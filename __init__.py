@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from .sim.run import simulate
     from .sim.scenario import Scenario, load_scenario, resolve
     from .sim.sizing import size
+    from .sim.studies.capacity_plan import load_plan
     from .sim.studies.compare import Comparison, compare
+    from .sim.studies.plan import plan
     from .sim.studies.study import load_study
     from .sim.studies.sweep import sweep
 
@@ -52,8 +54,10 @@ __all__ = [
     "load_device",
     "load_engine",
     "load_model",
+    "load_plan",
     "load_scenario",
     "load_study",
+    "plan",
     "resolve",
     "simulate",
     "simulate_draws",
@@ -78,8 +82,10 @@ _HOME = {
     "load_device": "hwmodels.device",
     "load_engine": "hwmodels.engine",
     "load_model": "hwmodels.model",
+    "load_plan": "sim.studies.capacity_plan",
     "load_scenario": "sim.scenario",
     "load_study": "sim.studies.study",
+    "plan": "sim.studies.plan",
     "resolve": "sim.scenario",
     "simulate": "sim.run",
     "simulate_draws": "sim.draws",

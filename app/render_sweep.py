@@ -46,8 +46,8 @@ def render_outlook(outlook: Outlook, form: str) -> str:
         return to_json({"name": outlook.plan.name, **counts, "settings": points})
     if form == "csv":
         return csv_of(points)
-    names = _short_names(points)
-    rows = [[_value(point.get(key)) for key in names] for point in points[:SHOWN]]
+    names = short_names(points)
+    rows = [[value_text(point.get(key)) for key in names] for point in points[:SHOWN]]
     told = f"{counts['points']:,} points, {counts['runs']:,} runs, of which {counts['to_do']:,} are to do"
     left = [f"… and {len(points) - SHOWN:,} more"] if len(points) > SHOWN else []
     return text_of([*table(list(names.values()), rows), *left, *labelled("in all", told)])
@@ -55,12 +55,12 @@ def render_outlook(outlook: Outlook, form: str) -> str:
 
 def _lines(found: SweepResult, where: str) -> Iterator[str]:
     shown = found.points[:SHOWN]
-    names = _short_names([point.settings for point in found.points])
+    names = short_names([point.settings for point in found.points])
     columns = [each for each in COLUMNS if any(p.metrics.get(each[1]) is not None for p in found.points)]
     header = [*names.values(), *(_head(word) for word, _, _ in columns), "bound"]
     rows = [
         [
-            *(_value(point.settings.get(key)) for key in names),
+            *(value_text(point.settings.get(key)) for key in names),
             *(_cell(point, *each) for each in columns),
             _bound(point),
         ]
@@ -80,7 +80,7 @@ def _head(word: str) -> str:
     return f"{word} [ms]" if word in ("TTFT p99", "TPOT", "E2E") else word
 
 
-def _short_names(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def short_names(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return leaf -> the end of its name that no other leaf has."""
     leaves = list(dict.fromkeys(key for each in settings for key in each))
     found: dict[str, str] = {}
@@ -88,11 +88,12 @@ def _short_names(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         parts = leaf.split(".")
         ends = [".".join(parts[-size:]) for size in range(1, len(parts) + 1)]
         alone = [end for end in ends if sum(f".{other}".endswith(f".{end}") for other in leaves) == 1]
-        found[leaf] = alone[0] if alone else leaf
+        found[leaf] = next((end for end in alone if end != "name"), leaf).removesuffix(".name")
     return found
 
 
-def _value(value: object) -> str | None:
+def value_text(value: object) -> str | None:
+    """Return a varied value as text; None where it was not set."""
     if value is None:
         return None
     if isinstance(value, float):

@@ -1,0 +1,160 @@
+"""The plan file: a load, an SLO, and the configurations that might serve it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from annotated_types import Ge, Gt
+from pydantic import Field, ValidationError
+
+from ...hwmodels.units import PositiveCount
+from ..fields import Section
+from ..scenario.errors import Where, one_line
+from ..scenario.load import Assignment, parse_scenario, read_scenario, read_sections
+from ..scenario.schema import Scenario, leaf
+from ..scenario.sections import Slo
+from .study import Settings, StudyError
+
+SHORT: Mapping[str, str] = {
+    "device": "device",
+    "model": "model",
+    "engine": "engine",
+    "tensor_parallel_size": "parallelism.tensor_parallel_size",
+    "quantization": "quantization.weights",
+    "kv_cache_dtype": "quantization.kv_cache",
+    "scheduler": "scheduler.name",
+    "max_num_seqs": "scheduler.max_num_seqs",
+    "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
+}
+"""What candidates may be called beside their scenario leaf."""
+
+
+class Load(Section):
+    """What is to be served, all replicas together.
+
+    Attributes
+    ----------
+    rate_per_s : mean rate of requests; lengths and the kind of arrivals are the base scenario's [requests/s]
+    """
+
+    rate_per_s: Annotated[float, Gt(0)]
+
+
+class PlanFile(Section):
+    """A capacity plan.
+
+    Attributes
+    ----------
+    name : shown above results
+    base : the scenario file whose workload is to be served
+    load : how much of it
+    slo : what counts as good; without it, the base scenario's
+    candidates : leaf, or its short name, to the values it may have; every combination is a configuration
+    prices : USD per GPU hour by device; others take their list price
+    requests : requests of one probe; few are quick, many are sure
+    """
+
+    name: str = ""
+    base: str
+    load: Load
+    slo: Slo | None = None
+    candidates: dict[str, Any]
+    prices: dict[str, Annotated[float, Ge(0)]] = Field(default_factory=dict[str, float])
+    requests: PositiveCount = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """What a plan file comes down to.
+
+    Attributes
+    ----------
+    name : the plan's, or its file's
+    rate_per_s : load of all replicas together [requests/s]
+    settings : leaf to value, of each configuration
+    scenarios : the scenario of each, for one replica
+    requests : requests of one probe
+    """
+
+    name: str
+    rate_per_s: float
+    settings: tuple[Settings, ...]
+    scenarios: tuple[Scenario, ...]
+    requests: int
+
+
+def load_plan(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> CapacityPlan:
+    """Read a plan file and make the scenario of every configuration.
+
+    Parameters
+    ----------
+    path : the YAML file; paths in it are relative to its folder
+    sets : assignments ``a.b=value`` that change the base; what candidates set wins over them
+
+    Raises
+    ------
+    StudyError, ScenarioError : one line: what is wrong, what is allowed, the nearest match, and where
+    """
+    data, where = read_sections(path, "plan", "base, load, candidates, …")
+    try:
+        plan = PlanFile.model_validate(data)
+    except ValidationError as error:
+        raise one_line(error, data, PlanFile, where) from None
+    base, base_where = read_scenario(Path(path).parent / plan.base)
+    if plan.slo is not None:
+        base["slo"] = plan.slo.model_dump(mode="json", exclude_none=True)
+    if not leaf(base, "slo.classes"):
+        raise StudyError(
+            f"{path}: slo: missing, here and in {plan.base}; give slo: {{classes: {{default: …}}}}"
+        )
+    settings = _configurations(plan, str(path))
+    scenarios: list[Scenario] = []
+    for each in settings:
+        assignments = [
+            Assignment(key, value, f"{path}: candidates: {key}: {value}") for key, value in each.items()
+        ]
+        price = plan.prices.get(str(each.get("device", base.get("device"))))
+        if price is not None:
+            assignments.append(Assignment("price.usd_per_gpu_hour", price, f"{path}: prices"))
+        scenarios.append(
+            parse_scenario(base, [*sets, *assignments], Where(base_where.file, base_where.lines))
+        )
+    _check_prices(plan, scenarios, str(path))
+    _check_load(scenarios[0], plan.base)
+    return CapacityPlan(
+        plan.name or Path(path).stem, plan.load.rate_per_s, tuple(settings), tuple(scenarios), plan.requests
+    )
+
+
+def _configurations(plan: PlanFile, where: str) -> list[Settings]:
+    axes: list[list[tuple[str, Any]]] = []
+    for key, values in plan.candidates.items():
+        listed = cast("list[Any]", values) if isinstance(values, list) else [values]
+        if not listed:
+            raise StudyError(f"{where}: candidates.{key}: []; allowed: one value or more")
+        axes.append([(SHORT.get(key, key), value) for value in listed])
+    if not axes:
+        raise StudyError(f"{where}: candidates: nothing to choose from; such as device: [h100_sxm, l40s]")
+    return [dict(each) for each in itertools.product(*axes)]
+
+
+def _check_prices(plan: PlanFile, scenarios: Sequence[Scenario], where: str) -> None:
+    devices = {str(each.device) for each in scenarios}
+    unused = [name for name in plan.prices if name not in devices]
+    if unused:
+        raise StudyError(
+            f"{where}: prices: {unused[0]!r} is no candidate; allowed: {', '.join(sorted(devices))}"
+        )
+
+
+def _check_load(scenario: Scenario, base: str) -> None:
+    workload = scenario.workload
+    if workload is None:
+        raise StudyError(f"{base}: workload: missing; a plan serves the base scenario's workload")
+    if workload.trace is None and not hasattr(workload.arrivals, "rate_per_s"):
+        raise StudyError(f"{base}: workload.arrivals: a plan needs arrivals with a rate_per_s, or a trace")
