@@ -245,9 +245,8 @@ def _visible(kind: AttentionKind, columns: StepColumns, rows: Rows) -> tuple[Arr
     """Return summed and longest visible context of every step [tokens]."""
     if not kind.shape.window:
         sums = columns.context_sum[rows.of_step] + columns.n_decode[rows.of_step] * rows.nth
-        return sums.astype(np.float64), columns.longest[rows.of_step] + rows.nth * (
-            columns.n_decode[rows.of_step] > 0
-        )
+        longest = columns.longest[rows.of_step] + rows.nth * (columns.n_decode[rows.of_step] > 0)
+        return kind.shape.keys_kept(sums).astype(np.float64), kind.shape.keys_kept(longest)
     sums, longest = np.zeros(len(rows.nth)), np.zeros(len(rows.nth), dtype=np.int64)
     start = 0
     for row, steps in enumerate(columns.steps.tolist()):

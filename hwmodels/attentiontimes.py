@@ -73,7 +73,7 @@ class AttentionKind:
         """Return the keys that a decode batch sees, all together and by its longest sequence [tokens]."""
         window = self.shape.window
         if not window:
-            return context_sum, longest
+            return self.shape.keys_kept(context_sum), self.shape.keys_kept(longest)
         seen = self._seen(batch, context_sum, contexts)
         if self.shape.chunked:
             inside = (seen - 1) % window + 1
@@ -94,7 +94,7 @@ class AttentionKind:
         ramp = np.arange(steps, dtype=np.int64)
         window = self.shape.window
         if not window:
-            return context_sum + batch * ramp, longest + ramp
+            return self.shape.keys_kept(context_sum + batch * ramp), self.shape.keys_kept(longest + ramp)
         seen = self._seen(batch, context_sum, contexts)
         if self.shape.chunked:
             inside = (seen[:, None] - 1 + ramp) % window + 1

@@ -161,7 +161,9 @@ def _attention(shape: AttentionShape, count: int, batch: StepBatch) -> list[Kern
     calls: list[KernelCall] = []
     if batch.n_decode:
         seen = batch.context_sum
-        if shape.window:
+        if not shape.window:
+            seen = shape.keys_kept(seen)
+        else:
             seen = min(seen, batch.n_decode * min(shape.window, batch.longest))
         cost = OpCost(
             flop=shape.flop_per_pair * seen,

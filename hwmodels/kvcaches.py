@@ -22,9 +22,9 @@ KV_DTYPE_BITS: dict[str, Fraction] = {
     "bf16": Fraction(16), "bfloat16": Fraction(16), "fp16": Fraction(16), "float16": Fraction(16),
     "fp8": Fraction(8), "fp8_e4m3": Fraction(8), "fp8_e5m2": Fraction(8), "fp8_ds_mla": Fraction(8),
     "int8": Fraction(8),
-    "nvfp4": Fraction(9, 2), "int4": Fraction(4), "fp4": Fraction(4),
+    "nvfp4": Fraction(9, 2), "int4": Fraction(17, 4), "fp4": Fraction(4),
 }  # fmt: skip
-"""Bits that one element takes, block scales included [bit]."""
+"""Bits that one element takes, scales included: of int4 a scale and a zero in fp16 for 128 elements [bit]."""
 
 SPARSE_FP8_ENTRY = 656
 """fp8_ds_mla: 512 fp8 values, four fp32 scales, 64 rotary values in bf16 [B a token]."""
@@ -107,9 +107,8 @@ def layer_caches(
             return ()
         kind: Kind = ("chunked" if mixer.chunked else "window") if mixer.window else "full"
         heads = -(-mixer.n_kv_heads // tensor_parallel_size)
-        return (
-            CacheSpec(kind, "attention", heads * stored(mixer.head_dim + mixer.v_head_dim), mixer.window),
-        )
+        entry = heads * stored(mixer.head_dim + mixer.v_head_dim)
+        return (CacheSpec(kind, "attention", ceil(entry * mixer.kept), mixer.window),)
     if isinstance(mixer, Recurrent):
         wide = KV_DTYPE_BITS[mixer.state_dtype or model_dtype]
         narrow = KV_DTYPE_BITS[model_dtype]

@@ -8,13 +8,20 @@ list of a step all read that plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from .errors import MemboundError
 from .kvcaches import KV_DTYPE_BITS, kv_dtype, layer_caches
 from .precision import Precision, QuantizationLike, linear_precision, plain_precision
 from .spec import Attention, LayerGroup, Linear, ModelSpec, MoEFFN, MultiHeadLatentAttention, Recurrent
 from .weights import VOCAB_PADDING, linear_rank_shape
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Keys = TypeVar("Keys", int, "NDArray[np.int64]")
 
 
 class ParallelismLike(Protocol):
@@ -98,6 +105,7 @@ class AttentionShape:
     prefill_dim : MLA: summed key and value width of a head where keys and values are expanded [elements]
     window : keys that a query can see; 0 means all [tokens]
     chunked : the window is a chunk of the sequence, not the latest tokens
+    kept : share of a sequence's entries that decode reads, the others being evicted
     """
 
     kind: Literal["gqa", "mla"]
@@ -111,6 +119,11 @@ class AttentionShape:
     chunked: bool = False
     dtype: str = "bf16"
     prefill_dim: int = 0
+    kept: Fraction = Fraction(1)
+
+    def keys_kept(self, keys: Keys) -> Keys:
+        """Return how many of so many keys are kept: the share of them, rounded up [tokens]."""
+        return -(-keys * self.kept.numerator // self.kept.denominator)
 
     @property
     def kv_bytes_read_per_key(self) -> float:
@@ -363,6 +376,7 @@ class _Lowering:
             window=mixer.window,
             chunked=mixer.chunked,
             dtype=dtype,
+            kept=mixer.kept,
         )
 
     def _latent_window(self, mixer: MultiHeadLatentAttention) -> int:

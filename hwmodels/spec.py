@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 Shard = Literal["column", "row", "replicated"]
@@ -53,6 +54,7 @@ class Attention:
     sinks : True if every head has a learned sink logit (gpt-oss, MiMo); its parameters are in the group's
         ``norm_params``
     linears : qkv_proj, o_proj (and gates) of the layer
+    kept : share of a sequence's entries that is kept and read at any time; below 1 where a budget evicts the others
     """
 
     n_heads: int
@@ -64,6 +66,7 @@ class Attention:
     kv_shared: bool = False
     linears: tuple[Linear, ...] = ()
     sinks: bool = False
+    kept: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)

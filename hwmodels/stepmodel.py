@@ -100,7 +100,9 @@ class StepModel:
         self._phases_of_rows: dict[int, Phase] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
-        self._one_full = len(self.kinds) == 1 and not self.kinds[0].shape.window
+        self._one_full = (
+            len(self.kinds) == 1 and not self.kinds[0].shape.window and self.kinds[0].shape.kept == 1
+        )
         self.needs_contexts = any(kind.shape.window for kind in self.kinds)
 
     def step_ns(
@@ -343,7 +345,8 @@ class StepModel:
         seconds = np.full(len(context_sums), alone)
         for kind in self.kinds:
             if not kind.shape.window:
-                self._add_attention(seconds, kind, n_decode, context_sums, longest)
+                kept = kind.shape.keys_kept
+                self._add_attention(seconds, kind, n_decode, kept(context_sums), kept(longest))
                 continue
             for step in range(len(seconds)):
                 seen, most = kind.visible(n_decode, int(context_sums[step]), int(longest[step]), contexts)

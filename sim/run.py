@@ -20,6 +20,8 @@ from .draftaccounting import DraftAccountant, speculative_figures
 from .engine import Engine
 from .histogram import exact_dot
 from .kvcache.base import KVAllocator, PoolShape
+from .kvcache.paged import PagedAllocator
+from .kvcache.ring import RingAllocator
 from .offload import attach, figures_of, mover_of, warnings_of
 from .policies import find_policy, make_policy
 from .record import CAUSES, RunRecord
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from .workload.spec import ExpertRouting
     from .workload.workload import Workload
 
+WASTES = ("waste", "waste_reserved", "waste_internal", "waste_external")
 KV_COLUMNS = ("used_blocks", "held_blocks", "live_tokens", "kv_in_bytes", "kv_out_bytes")
 
 
@@ -99,6 +102,7 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
             reserve_bytes=cache.reserve_bytes,
             draft=resolved.draft,
+            hybrid=True if cache.eviction else None,
         ),
     )
 
@@ -117,7 +121,9 @@ def step_model(
     )
     sampling = workload.sampling if workload else "greedy"
     routing = _routing(workload.expert_routing) if workload else None
-    attention = scenario.kernels.attention
+    eviction = resolved.kv_cache.eviction
+    # Whoever evicts by attention needs its scores, which flash attention does not write.
+    attention = "naive" if eviction and eviction.budget is not None else scenario.kernels.attention
     if asked is None:
         return StepModel(*target, sampling=sampling, routing=routing, attention=attention)
     return SpeculativeStepModel(
@@ -163,6 +169,8 @@ def make_allocator(resolved: ResolvedScenario, pool: KVPool) -> KVAllocator:
     """Return the allocator that a scenario names, over its pool."""
     cache = resolved.kv_cache
     policy = find_policy("kvcache", cache.allocator, "kv_cache.allocator")
+    if cache.eviction and issubclass(policy, PagedAllocator) and RingAllocator.holds(pool):
+        return RingAllocator.over(pool, cache.max_model_len)
     shape = pool_shape(pool)
     allocator: KVAllocator = policy.of(
         shape, max_model_len=cache.max_model_len, enable_prefix_caching=cache.enable_prefix_caching
@@ -365,7 +373,7 @@ def _kv_figures(
         "peak_usage": recorder.peak_blocks / blocks if blocks else None,
         "mean_usage": recorder.used_block_ns / room_ns if room_ns else None,
         "internal_fragmentation": max(1 - recorder.live_token_ns / (held_ns * size), 0.0)
-        if held_ns
+        if held_ns and not isinstance(allocator, RingAllocator)
         else None,
         "external_fragmentation": _scattered_block_ns(allocator, recorder) / room_ns if room_ns else None,
         **_waste(allocator, recorder, requests),
@@ -390,11 +398,13 @@ def _waste(
     Approximation: what is reserved counts from a request's first step to its last token; a request that is
     stopped in between counts as if it had held its room all the time.
     """
+    if isinstance(allocator, RingAllocator):  # which tokens of a sequence are still there, nobody counts
+        return dict.fromkeys(WASTES)
     size, live_ns = allocator.block_size, recorder.live_token_ns
     held_ns, scattered_ns = recorder.held_block_ns * size, _scattered_block_ns(allocator, recorder) * size
     taken_ns = held_ns + scattered_ns
     if not taken_ns:
-        return dict.fromkeys(("waste", "waste_reserved", "waste_internal", "waste_external"))
+        return dict.fromkeys(WASTES)
     promised_ns = live_ns
     if allocator.reserves:
         served = requests["first_scheduled_ns"] >= 0

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..fields import AUTO, ScenarioError
+from .kvlevers import with_kv_levers
 from .schema import Scenario, leaf
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from ...hwmodels.engine import EngineDefaults, EngineProfile
     from ...hwmodels.model import ModelSpec
     from ..workload.workload import Workload
+    from .sections import Eviction
 
 Purpose = Literal["simulate", "size"]
 
 NOT_BUILT: Mapping[str, object] = {
-    "kv_cache.eviction": None,
     "cluster.replicas": 1,
     "cluster.pools": None,
     "cluster.autoscale": None,
@@ -72,6 +73,7 @@ class KVCacheSettings:
     num_gpu_blocks_override: int | None
     kv_cache_memory_bytes: int | None
     reserve_bytes: int | None
+    eviction: Eviction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     engine = load_engine(scenario.engine)
     model = load_model(scenario.model)
     max_model_len, warnings = _max_model_len(scenario, model)
+    model, scenario, of_levers = with_kv_levers(model, scenario, max_model_len)
     defaults = engine.resolve_defaults(
         device,
         scenario.parallelism.tensor_parallel_size,
@@ -155,7 +158,10 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         engine=engine,
         model=model,
         scheduler=SchedulerSettings(**filled.scheduler.model_dump()),
-        kv_cache=KVCacheSettings(**filled.kv_cache.model_dump(include=set(KVCacheSettings.__slots__))),
+        kv_cache=KVCacheSettings(
+            **filled.kv_cache.model_dump(include=set(KVCacheSettings.__slots__) - {"eviction"}),
+            eviction=filled.kv_cache.eviction,
+        ),
         workload=workload,
         slo_classes={name: slo.thresholds() for name, slo in scenario.slo.classes.items()}
         if scenario.slo
@@ -167,6 +173,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
             *_unfollowed(scenario, filled.scheduler.name, purpose),
             *warnings,
             *_unvalidated(scenario, purpose),
+            *of_levers,
             *(workload.report.warnings if workload else ()),
         ),
         draft=draft,

@@ -153,17 +153,53 @@ class Tier(Section):
     queue_depth: PositiveCount | None = None
 
 
+DEFAULT_WINDOW = 4096
+DEFAULT_SINKS = 4  # of StreamingLLM
+
+
 class Eviction(Section):
     """KV entries of a sequence that are dropped while it runs.
 
     Attributes
     ----------
-    kind : which entries are kept
-    budget : share of the entries that is kept
+    kind : which entries are kept: the latest (``window``), the first ones too (``sinks``, StreamingLLM), those that
+        drew most attention (``h2o``)
+    window : latest tokens kept, of ``window`` and ``sinks``
+    sinks : first tokens kept, of ``sinks``
+    budget : share of the entries that is kept, of ``h2o``
     """
 
     kind: Literal["window", "sinks", "h2o", "snapkv"]
-    budget: Share
+    window: PositiveCount | None = None
+    sinks: PositiveCount | None = None
+    budget: Annotated[Share, Gt(0)] | None = None
+
+    @model_validator(mode="after")
+    def _its_own(self) -> Eviction:
+        own = {"window": ("window",), "sinks": ("window", "sinks")}.get(self.kind, ("budget",))
+        for name in ("window", "sinks", "budget"):
+            if name not in own and getattr(self, name) is not None:
+                raise ValueError(f"kind {self.kind!r} takes no {name}; allowed: {', '.join(own)}")
+        if own == ("budget",) and self.budget is None:
+            raise ValueError(f"kind {self.kind!r} needs budget, the share that is kept (25%)")
+        return self
+
+    def keeps_all(self, longest: int) -> bool:
+        """Tell whether nothing is ever dropped of sequences of up to ``longest`` tokens."""
+        if self.budget is not None:
+            return self.budget == 1
+        return self.seen >= longest
+
+    @property
+    def seen(self) -> int:
+        """Tokens kept of a long sequence by ``window`` and ``sinks`` [tokens]."""
+        sinks = 0 if self.kind == "window" else DEFAULT_SINKS if self.sinks is None else self.sinks
+        return self.latest + sinks
+
+    @property
+    def latest(self) -> int:
+        """Latest tokens kept by ``window`` and ``sinks`` [tokens]."""
+        return self.window or DEFAULT_WINDOW
 
 
 class KVCacheSection(Section):
@@ -180,6 +216,7 @@ class KVCacheSection(Section):
     kv_cache_memory_bytes : this much memory for KV instead of what is left
     reserve_bytes : what a vLLM host keeps for growth outside torch and for graphs, as ``size --log`` fits it
     eviction : drop entries of running sequences
+    cross_layer_sharing : one layer in so many stores keys and values, which the others read too; 1: every layer
     tiers : slower memory behind the device's, fastest first; needs prefix caching
     transfer_overlap : layerwise computes a layer once its KV is there; none starts a step when all of it is
     swap_space : host memory of each GPU for requests preempted with ``preemption_mode: swap`` [B]
@@ -194,6 +231,7 @@ class KVCacheSection(Section):
     kv_cache_memory_bytes: Bytes | None = None
     reserve_bytes: Bytes | None = None
     eviction: Eviction | None = None
+    cross_layer_sharing: PositiveCount = 1
     tiers: tuple[Tier, ...] = ()
     transfer_overlap: Literal["layerwise", "none"] = "layerwise"
     swap_space: Bytes = 4 << 30

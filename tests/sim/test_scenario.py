@@ -402,7 +402,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
 @pytest.mark.parametrize(
     ("key", "assignment"),
     [
-        ("kv_cache.eviction", "kv_cache.eviction={kind: h2o, budget: 25%}"),
         ("cluster.replicas", "cluster.replicas=2"),
         ("cluster.pools", "cluster.pools={prefill: {}, decode: {}}"),
         ("cluster.autoscale", "cluster.autoscale={max: 3}"),
@@ -424,7 +423,7 @@ def test_a_part_that_is_not_built_yet_is_refused_by_its_key(key: str, assignment
 
 
 def test_every_part_that_is_not_built_is_tested_here() -> None:
-    assert len(NOT_BUILT) == 12
+    assert len(NOT_BUILT) == 11
 
 
 def test_sizing_takes_any_parallelism_and_needs_no_workload() -> None:
