@@ -23,7 +23,7 @@ from .precision import Quantization, QuantizationLike
 from .routing import Routing, Zipf
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
-from .steptypes import StepDevice, StepEngine, as_phase, chip_of
+from .steptypes import StepDevice, StepEngine, as_phase, chip_of, phases_of
 from .timing.form import KernelTime
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokenphases import TokenPhases
@@ -184,7 +184,10 @@ class StepModel:
         """Return output head and sampler for so many rows."""
         found = self._phases_of_rows.get(sampled)
         if found is None:
-            found = self._phases_of_rows[sampled] = as_phase("head", self.rows_time(np.array([sampled])))
+            rows = _neighbours(sampled)
+            phases = phases_of("head", self.rows_time(rows), len(rows))
+            self._phases_of_rows.update(zip(rows.tolist(), phases, strict=True))
+            found = self._phases_of_rows[sampled]
         return found
 
     def _attention_time(
@@ -441,10 +444,7 @@ class StepModel:
         """Return the time of output head and sampler [s]."""
         found = self._heads.get(sampled)
         if found is None:
-            # One call for many rows costs little more than for one.
-            rows = np.arange(
-                sampled // _ROWS_AT_ONCE * _ROWS_AT_ONCE, (sampled // _ROWS_AT_ONCE + 1) * _ROWS_AT_ONCE
-            )
+            rows = _neighbours(sampled)
             seconds = np.broadcast_to(self.rows_time(rows).seconds, rows.shape)
             self._heads.update(zip(rows.tolist(), seconds.tolist(), strict=True))
             found = self._heads[sampled]
@@ -461,6 +461,12 @@ class StepModel:
         if found is None or len(found) < steps:
             found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
         return found[:steps]
+
+
+def _neighbours(rows: int) -> NDArray[np.int64]:
+    """Return the row counts computed together with ``rows``: many cost little more than one."""
+    first = rows // _ROWS_AT_ONCE * _ROWS_AT_ONCE
+    return np.arange(first, first + _ROWS_AT_ONCE)
 
 
 def sampler_params(engine: StepEngine, sampling: str) -> SamplerParams:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from .timing.form import Chip, KernelTime, LaneLike
+from .timing.form import KERNEL_TIME_FIELDS, Chip, KernelTime, LaneLike, Value
 
 
 class StepDevice(Protocol):
@@ -88,11 +88,20 @@ class Phase:
     demands: Mapping[str, float]
 
 
+def phases_of(name: str, times: KernelTime, count: int) -> list[Phase]:
+    """Return ``count`` phases of one name, one for each entry of the arrays in ``times``."""
+    columns = [
+        np.broadcast_to(np.asarray(getattr(times, field), dtype=np.float64), (count,)).tolist()
+        for field in KERNEL_TIME_FIELDS
+    ]
+    return [as_phase(name, KernelTime(*row)) for row in zip(*columns, strict=True)]
+
+
 def as_phase(name: str, time: KernelTime) -> Phase:
     """Return kernels as one phase; rounding never makes a demand exceed the phase's seconds."""
-    seconds = float(np.sum(time.seconds))
+    seconds = _total(time.seconds)
     demands = {
-        resource: min(float(np.sum(demand)), seconds)
+        resource: min(_total(demand), seconds)
         for resource, demand in (
             ("hbm", time.hbm_demand),
             ("compute", time.compute_demand),
@@ -100,6 +109,13 @@ def as_phase(name: str, time: KernelTime) -> Phase:
         )
     }
     return Phase(name, seconds, {resource: demand for resource, demand in demands.items() if demand > 0.0})
+
+
+def _total(value: Value) -> float:
+    """Return a number, or the sum of an array; most have one entry, and ``np.sum`` costs ten times as much."""
+    if not isinstance(value, np.ndarray):
+        return float(value)
+    return float(value.item() if value.size == 1 else np.sum(value))
 
 
 ONCHIP_BYTES_PER_CLOCK: Final = 128.0

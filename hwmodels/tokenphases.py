@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from .steptypes import Phase, as_phase
+from .steptypes import Phase, phases_of
 from .tokentimes import CELL, TokenTimes
 
 _CELLS_AT_ONCE = 8
@@ -55,14 +55,8 @@ class TokenPhases:
 
     def _exact(self, counts: list[int]) -> list[tuple[Phase, ...]]:
         parts = self._tokens.parts(np.array(counts, dtype=np.float64))
-        rows: list[tuple[Phase, ...]] = []
-        for row in range(len(counts)):
-            times = {
-                name: time.map(lambda value, row=row: np.broadcast_to(np.asarray(value), (len(counts),))[row])
-                for name, time in parts.items()
-            }
-            rows.append(tuple(as_phase(name, time) for name, time in times.items()))
-        return rows
+        columns = [phases_of(name, time, len(counts)) for name, time in parts.items()]
+        return list(zip(*columns, strict=True))
 
 
 def _mixed(below: Phase, above: Phase, weight: float) -> Phase:
