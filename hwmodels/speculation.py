@@ -99,6 +99,8 @@ class SpeculativeStepModel:
         self.plain, self.verify = target(1), target(self.queries)
         self.plan = self.plain.plan
         self.first, self.later = drafting(self.queries), drafting(width)
+        self._fused: dict[tuple[int, int], tuple[NDArray[np.float64], ...]] = {}
+        self._key_block = self._common_block()
         self.needs_contexts = self.plain.needs_contexts or bool(self.first and self.first.needs_contexts)
 
     def step_ns(
@@ -140,6 +142,10 @@ class SpeculativeStepModel:
         context_sums, longest : keys read in each step, shape (steps,) [tokens]
         contexts : of a single step, where ``needs_contexts`` [tokens]
         """
+        if self._key_block:
+            blocks = -(-int(longest[0]) // self._key_block)
+            if blocks == -(-int(longest[-1]) // self._key_block):  # it never falls
+                return self._fused_run_ns(n_decode, blocks, context_sums)
         rows = n_decode * self.queries
         seconds = self.verify.decode_seconds(n_decode, context_sums, longest, rows, contexts)
         if self.first is None or self.later is None:
@@ -150,6 +156,38 @@ class SpeculativeStepModel:
                 rows = n_decode * self.width
                 later = self.later.decode_seconds(n_decode, context_sums, longest, rows, contexts)
                 seconds = seconds + (self.passes - 1) * later
+        return (seconds * NANO + 0.5).astype(np.int64)
+
+    def _common_block(self) -> int:
+        """Return the keys of a block where one formula times all three passes, else 0 [tokens]."""
+        if self.first is None or self.later is None or self.passes == 1:
+            return 0
+        models = (self.verify, self.first, self.later)
+        blocks = {model.kinds[0].decode_params.key_block for model in models if model.one_full}
+        return int(blocks.pop()) if len(blocks) == 1 and all(model.one_full for model in models) else 0
+
+    def _fused_run_ns(self, batch: int, blocks: int, context_sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ``verify_run_ns`` where the longest keeps its key blocks: all three passes in one evaluation [ns]."""
+        constants = self._fused.get((batch, blocks))
+        if constants is None:
+            assert self.first is not None
+            assert self.later is not None
+            each = (
+                self.verify.piece(batch, batch * self.queries, blocks),
+                self.first.piece(batch, batch, blocks),
+                self.later.piece(batch, batch * self.width, blocks),
+            )
+            constants = self._fused[batch, blocks] = tuple(
+                np.array(column, dtype=np.float64)[:, None] for column in zip(*each, strict=True)
+            )
+        offset, q, constant, inverse_q, scale, fixed = constants
+        y = context_sums + offset
+        np.power(y, q, y)
+        np.add(y, constant, y)
+        np.power(y, inverse_q, y)
+        np.multiply(y, scale, y)
+        np.add(y, fixed, y)
+        seconds = y[0] + y[1] + (self.passes - 1) * y[2]
         return (seconds * NANO + 0.5).astype(np.int64)
 
     def later_batch(

@@ -52,6 +52,10 @@ class StepModel:
     attention : ``flash``, or ``naive`` with the score matrix written to and read from HBM
     queries : tokens that each decoding sequence computes in a step: 1, or one and the drafted ones it verifies
 
+    Attributes
+    ----------
+    one_full : all layers that attend are alike and see every key
+
     Raises
     ------
     MemboundError
@@ -100,7 +104,7 @@ class StepModel:
         self._phases_of_rows: dict[int, Phase] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
-        self._one_full = (
+        self.one_full = (
             len(self.kinds) == 1 and not self.kinds[0].shape.window and self.kinds[0].shape.kept == 1
         )
         self.needs_contexts = any(kind.shape.window for kind in self.kinds)
@@ -145,7 +149,7 @@ class StepModel:
         -------
         int64 array of shape (steps,); its first element is the ``step_ns`` of that batch
         """
-        if not self._one_full:
+        if not self.one_full:
             return self._run_of_kinds(n_decode, context_sum, longest, steps, contexts)
         kind = self.kinds[0]
         block = kind.decode_params.key_block
@@ -332,7 +336,7 @@ class StepModel:
         context_sums, longest : keys read in each step, shape (steps,) [tokens]
         contexts : of a single step, where ``needs_contexts``
         """
-        if self._one_full:
+        if self.one_full:
             block = self.kinds[0].decode_params.key_block
             only = -(-int(longest[0]) // block)
             if only == -(-int(longest[-1]) // block):  # it never falls
@@ -362,6 +366,21 @@ class StepModel:
         self, batch: int, sampled: int, blocks: int, context_sums: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Return the time of decode steps that keep the key blocks of the longest, as in ``_piece`` [s]."""
+        offset, q, constant, inverse_q, scale, fixed = self.piece(batch, sampled, blocks)
+        y = context_sums.astype(np.float64)
+        np.add(y, offset, y)
+        np.power(y, q, y)
+        np.add(y, constant, y)
+        np.power(y, inverse_q, y)
+        np.multiply(y, scale, y)
+        np.add(y, fixed, y)
+        return y
+
+    def piece(self, batch: int, sampled: int, blocks: int) -> _Constants:
+        """Return what turns summed keys into the time of decode steps, as in ``_one_piece``.
+
+        ``scale (constant + (keys + offset)^q)^(1/q) + fixed`` [s]: offset, q, constant, 1/q, scale and fixed.
+        """
         constants = self._pieces.get((batch, sampled, blocks))
         if constants is None:
             kind = self.kinds[0]
@@ -375,15 +394,7 @@ class StepModel:
                 np.array(kind.count * terms.slope),
                 np.array(fixed),
             )
-        offset, q, constant, inverse_q, scale, fixed = constants
-        y = context_sums.astype(np.float64)
-        np.add(y, offset, y)
-        np.power(y, q, y)
-        np.add(y, constant, y)
-        np.power(y, inverse_q, y)
-        np.multiply(y, scale, y)
-        np.add(y, fixed, y)
-        return y
+        return constants
 
     def _alone(self, n_decode: int, sampled: int) -> float:
         """Return a decode step's time without attention [s]."""
