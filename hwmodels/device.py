@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -126,7 +126,7 @@ class DeviceProfile(BaseModel):
         """On-demand list price of one device [USD/h]; None where none is known."""
         return self.price.usd_per_hour if self.price else None
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of everything above, for provenance."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]

@@ -69,6 +69,7 @@ def outcome(result: SimulationResult) -> dict[str, Any]:
 def test_summary_is_that_of_a_run_step_by_step(model: str, data: st.DataObject) -> None:
     scenario = {
         "model": model, "engine": "vllm-0.24", **SETUPS[model],
+        "slo": {"classes": {"default": {"ttft_s": 1.0, "tpot_s": 0.1}}},
         "workload": {"requests": 30, "arrivals": data.draw(ARRIVALS), "input_tokens": data.draw(LENGTHS),
                      "output_tokens": data.draw(ANSWERS)},
         "scheduler": data.draw(SCHEDULERS), "kv_cache": data.draw(CACHES),

@@ -24,9 +24,12 @@ from membound.sim.scenario import (
     scenario_from,
 )  # fmt: skip
 from membound.sim.scenario.resolve import NOT_BUILT
+from membound.sim.studies.capacity_plan import load_plan
 from membound.sim.workload.arrivals.base import find_processes
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
+EVERY = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.yaml"))
+PLANS = [path for path in EVERY if path.stem.startswith("plan-")]
+EXAMPLES = [path for path in EVERY if path not in PLANS]
 
 DESIGN = """
 name: chat on one H100
@@ -458,6 +461,12 @@ def test_every_example_is_a_scenario(path: Path) -> None:
     else:
         with pytest.raises(ScenarioError, match="not found"):
             resolve(scenario)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_every_example_of_a_plan_is_one(path: Path) -> None:
+    plan = load_plan(path)
+    assert len(plan.scenarios) == len(plan.settings) > 1
 
 
 def test_reading_a_scenario_imports_nothing_heavy() -> None:
