@@ -123,6 +123,28 @@ def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
     return 0
 
 
+DRAFTED = "speculative={method: eagle, num_speculative_tokens: 3, acceptance: 0.7}"
+
+
+def compare_speculation(sets: list[str], repeats: int, requests: int = 3000) -> int:
+    """Print what speculation costs at the common load, which saturates plain decoding, and at one it keeps up with.
+
+    Where plain decoding saturates, more requests share each of its steps: per request it then has fewer of them.
+    """
+    print("requests/s  load      us/request  timeouts/request  steps/request  CPU against plain")
+    for rate in (4, 2, 1):
+        plain = None
+        for name, more in (("plain", ()), ("drafted", (DRAFTED,))):
+            run = in_process(requests, [f"workload.arrivals.rate_per_s={rate}", *more, *sets], repeats)
+            plain = plain or run["timeouts"]
+            print(
+                f"{rate:10d}  {name:8s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
+                f"  {run['steps'] / requests:13.1f}  {run['timeouts'] / plain:17.2f}",
+                flush=True,
+            )
+    return 0
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(
@@ -141,6 +163,9 @@ def main() -> int:
     parser.add_argument(
         "--tiers", action="store_true", help="only compare with prefix caching and KV tiers on"
     )
+    parser.add_argument(
+        "--speculation", action="store_true", help="only compare with speculative decoding, at three loads"
+    )
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -148,6 +173,8 @@ def main() -> int:
         return 0
     if options.tiers:
         return compare_tiers(options.set, options.repeats)
+    if options.speculation:
+        return compare_speculation(options.set, options.repeats)
     if options.longer:
         return compare_lengths(options.set, options.repeats)
     print(
