@@ -26,6 +26,16 @@ Sets = Annotated[
         help="Set any leaf of the scenario: --set scheduler.max_num_seqs=64. Repeatable.",
     ),
 ]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", metavar="N", help="Workers; default: one a core.", show_default=False)
+]
+Backend = Annotated[
+    str, typer.Option("--backend", metavar="NAME", help="Where runs happen: joblib (here), dask, ray.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="URL", help="Of a running Dask or Ray cluster; default: a local one."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but errors.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ScenarioFile = Annotated[

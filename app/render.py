@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..sim.output import to_json
-from .text import DASH, LABEL, NARROW, csv_of, dtype, gib, labelled, number, percent, table, text_of
+from .text import (
+    DASH,
+    LABEL,
+    NARROW,
+    csv_of,
+    dtype,
+    gib,
+    labelled,
+    milliseconds,
+    number,
+    percent,
+    table,
+    text_of,
+)
 
 Summary = Mapping[str, Any]
 
@@ -97,7 +110,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("speculation", _speculation(summary)),
         *labelled("answer", str(summary["verdict"]["sentence"]), strong=color),
         *labelled("prediction", _prediction(summary)),
-        *(line for note in _notes(summary) for line in labelled("note", note)),
+        *(line for note in notes(summary) for line in labelled("note", note)),
     ]
     return text_of(lines)
 
@@ -144,13 +157,11 @@ def _latency_table(summary: Summary) -> list[str]:
         return []
     thresholds = _thresholds(summary)
     columns = [*LATENCY_COLUMNS, *(["SLO"] if thresholds else [])]
-    quoted = summary["verdict"].get("stability") in ("steady", None)
+    quoted = quotes_means(summary)
     rows: list[list[str]] = []
     for label, metric in LATENCY_ROWS:
         row = summary["latency"][metric]
-        cells = [
-            DASH if name == "mean" and not quoted else _milliseconds(row[name]) for name in LATENCY_COLUMNS
-        ]
+        cells = [DASH if name == "mean" and not quoted else _cell(row[name]) for name in LATENCY_COLUMNS]
         rows.append([label, *cells, *([thresholds.get(metric, "")] if thresholds else [])])
     right = range(1, len(columns) + 1)
     return table(["latency [ms]", *columns], rows, right=right, widths=[LABEL - 1, *[9] * len(columns)])
@@ -162,7 +173,7 @@ def _thresholds(summary: Summary) -> dict[str, str]:
     if len(classes) != 1:
         return {}
     limits: Mapping[str, Any] = next(iter(classes.values())) or {}
-    return {name: _milliseconds(limit) for name, limit in limits.items() if isinstance(limit, int | float)}
+    return {name: milliseconds(limit) for name, limit in limits.items() if isinstance(limit, int | float)}
 
 
 def _requests(summary: Summary) -> list[str]:
@@ -292,7 +303,7 @@ def _prediction(summary: Summary) -> str:
         origin = less
     if not confidence["interval"]:
         return f"{origin}; --draws 32 adds intervals"
-    quoted = summary["verdict"].get("stability") in ("steady", None)
+    quoted = quotes_means(summary)
     shown = [(label, metric) for label, metric in INTERVALS if quoted or not metric.endswith(".mean")]
     spreads = [(label, _half_width(summary, metric)) for label, metric in shown]
     spans = [f"{label} ± {spread}".replace(" ", NARROW) for label, spread in spreads if spread]
@@ -318,11 +329,16 @@ def _half_width(summary: Summary, metric: str) -> str | None:
     return percent((ends[1] - ends[0]) / 2 / value) if ends is not None and value else None
 
 
-def _notes(summary: Summary) -> list[str]:
+def notes(summary: Summary) -> list[str]:
     """Return the warnings about the run itself; why a figure is unknown is only in the JSON."""
     said = [note for note in summary["confidence"]["warnings"] if " is null: " not in note]
     return [note for note in said if not note.startswith("latency is of this run")]
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return DASH if seconds is None else number(seconds * 1000)
+def _cell(seconds: float | None) -> str:
+    return DASH if seconds is None else milliseconds(seconds)
+
+
+def quotes_means(summary: Summary) -> bool:
+    """Tell whether the run had a steady state, or none to have: else its mean latencies are not quoted."""
+    return summary["verdict"].get("stability") in ("steady", None)

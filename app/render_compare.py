@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sim.output import to_json
-from ..sim.studies.point import is_share
-from .render import LEVELS, SHARE_WORDS
-from .text import DASH, LABEL, WIDTH, csv_of, labelled, number, percent, table, text_of
+from ..sim.studies.point import is_mean_latency, is_share
+from .render import LEVELS, SHARE_WORDS, notes, quotes_means
+from .text import DASH, LABEL, WIDTH, csv_of, gib, labelled, milliseconds, number, percent, table, text_of
 
 if TYPE_CHECKING:
     from ..sim.studies.compare import Comparison
@@ -25,23 +25,15 @@ FOLD = 2.0
 """A change of this factor or more is written as a factor."""
 
 
-def _ms(seconds: float) -> str:
-    return number(seconds * 1000)
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:,.2f}"
-
-
 def _whole(count: float) -> str:
     return f"{count:,.0f}" if float(count).is_integer() else number(count)
 
 
 ROWS: tuple[tuple[str, tuple[tuple[str, str, Write], ...]], ...] = (
     ("latency [ms]", (
-        ("TTFT", "latency.ttft_s.mean", _ms), ("TTFT p99", "latency.ttft_s.p99", _ms),
-        ("TPOT", "latency.tpot_s.mean", _ms), ("ITL p99", "latency.itl_s.p99", _ms),
-        ("E2E", "latency.e2e_s.mean", _ms), ("E2E p99", "latency.e2e_s.p99", _ms),
+        ("TTFT", "latency.ttft_s.mean", milliseconds), ("TTFT p99", "latency.ttft_s.p99", milliseconds),
+        ("TPOT", "latency.tpot_s.mean", milliseconds), ("ITL p99", "latency.itl_s.p99", milliseconds),
+        ("E2E", "latency.e2e_s.mean", milliseconds), ("E2E p99", "latency.e2e_s.p99", milliseconds),
     )),
     ("rate", (
         ("requests/s", "throughput.requests_per_s", number),
@@ -62,7 +54,7 @@ ROWS: tuple[tuple[str, tuple[tuple[str, str, Write], ...]], ...] = (
         ("gpu_util", "utilization.gpu_util", percent), ("dram_active", "utilization.dram_active", percent),
     )),
     ("memory [GiB]", (
-        ("weights", "memory.weights_bytes", _gib), ("KV pool", "memory.kv_pool_bytes", _gib),
+        ("weights", "memory.weights_bytes", gib), ("KV pool", "memory.kv_pool_bytes", gib),
     )),
     ("KV", (
         ("tokens", "memory.kv_capacity_tokens", _whole), ("peak usage", "kv.peak_usage", percent),
@@ -144,10 +136,9 @@ def _block(columns: Sequence[tuple[str, Point]], found: Comparison) -> Iterator[
         rows.append([title, *[""] * len(columns)])
         for word, metric, write in shown:
             rows.append([f"  {word}", *(_cell(point, points[0], metric, write) for point in points)])
-            if any(metric in point.change_interval for point in points):
-                rows.append(
-                    ["", *(_span(point, metric, write, first=point is points[0]) for point in points)]
-                )
+            spans = [_span(point, metric, write, first=point is points[0]) for point in points]
+            if any(spans):
+                rows.append(["", *spans])
     width = min(COLUMN, (WIDTH - LABEL - 4) // len(columns) - 2)
     yield from table(
         header, rows, right=range(1, len(columns) + 1), widths=[LABEL + 3, *[width] * len(columns)]
@@ -186,8 +177,7 @@ def _cell(point: Point, base: Point, metric: str, write: Write) -> str:
 
 def _hidden(point: Point, metric: str) -> bool:
     """Tell whether a figure is a mean latency of a run without a steady state, which is not quoted."""
-    steady = (point.summary.get("verdict") or {}).get("stability") in ("steady", None)
-    return metric.startswith("latency.") and metric.endswith(".mean") and not steady
+    return is_mean_latency(metric) and not (point.error or quotes_means(point.summary))
 
 
 def _change(metric: str, change: float) -> str:
@@ -232,9 +222,8 @@ def _notes(letters: Sequence[str], points: Sequence[Point]) -> Iterator[str]:
     """Yield each warning once, with the scenarios it is about."""
     about: dict[str, list[str]] = {}
     for letter, point in zip(letters, points, strict=True):
-        for note in (point.summary.get("confidence") or {}).get("warnings", ()):
-            if " is null: " not in note and not note.startswith("latency is of this run"):
-                about.setdefault(note, []).append(letter)
+        for note in () if point.error else notes(point.summary):
+            about.setdefault(note, []).append(letter)
     for note, named in about.items():
         where = "" if len(named) == len(points) else f"{', '.join(named)}: "
         yield from labelled("note", where + note)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sim.output import to_json
-from .text import csv_of, labelled, number, percent, table, text_of
+from ..sim.studies.point import is_mean_latency
+from .render import quotes_means
+from .text import csv_of, labelled, milliseconds, number, percent, table, text_of
 
 if TYPE_CHECKING:
     from ..sim.studies.point import Point
@@ -18,13 +20,9 @@ WIDEST = 28
 """Most letters of a varied value."""
 
 
-def _ms(seconds: float) -> str:
-    return number(seconds * 1000)
-
-
 COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("TTFT p99", "latency.ttft_s.p99", _ms), ("TPOT", "latency.tpot_s.mean", _ms),
-    ("E2E", "latency.e2e_s.mean", _ms), ("tok/s/GPU", "throughput.output_tokens_per_s_per_gpu", number),
+    ("TTFT p99", "latency.ttft_s.p99", milliseconds), ("TPOT", "latency.tpot_s.mean", milliseconds),
+    ("E2E", "latency.e2e_s.mean", milliseconds), ("tok/s/GPU", "throughput.output_tokens_per_s_per_gpu", number),
     ("SLO", "slo.attainment", percent), ("USD/M out", "cost.usd_per_million_output_tokens", number),
 )  # fmt: skip
 
@@ -104,7 +102,7 @@ def value_text(value: object) -> str | None:
 
 def _cell(point: Point, word: str, metric: str, write: Callable[[float], str]) -> str | None:
     value = point.metrics.get(metric)
-    if value is None or (metric.startswith("latency.") and metric.endswith(".mean") and _unsteady(point)):
+    if value is None or (is_mean_latency(metric) and not quotes_means(point.summary)):
         return None
     span = point.interval.get(metric)
     spread = f" ±{percent((span[1] - span[0]) / 2 / value)}" if span and value and word != "SLO" else ""
@@ -114,12 +112,7 @@ def _cell(point: Point, word: str, metric: str, write: Callable[[float], str]) -
 def _bound(point: Point) -> str:
     verdict = point.summary["verdict"]
     bound = verdict["bound"] or "failed"
-    return f"{bound}, {verdict['stability']}" if _unsteady(point) else bound
-
-
-def _unsteady(point: Point) -> bool:
-    """Tell whether the run had no steady state: its mean latencies are not quoted."""
-    return point.summary["verdict"]["stability"] not in ("steady", None)
+    return bound if quotes_means(point.summary) else f"{bound}, {verdict['stability']}"
 
 
 def _errors(points: Sequence[Point]) -> Iterator[str]:

@@ -128,6 +128,15 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def milliseconds(seconds: float) -> str:
+    """Return a time in ms with four significant digits, the unit left to the header.
+
+    >>> milliseconds(0.012345)
+    '12.35'
+    """
+    return number(seconds * 1000)
+
+
 def gib(size: float) -> str:
     """Return a size in GiB with two decimals, the unit left to the header.
 

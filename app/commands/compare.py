@@ -9,7 +9,7 @@ import typer
 
 from ..console import color, emit, progress_bar, warn
 from ..flags import UsageError
-from ..options import Debug, Form, Format, Quiet, Sets
+from ..options import Debug, Form, Format, Jobs, Quiet, Sets
 
 
 def compare(
@@ -33,10 +33,7 @@ def compare(
             "--draws", metavar="N", help="Run N draws of what is not known of the hardware, the same for all."
         ),
     ] = 0,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", help="Processes; default: one a core.", show_default=False),
-    ] = None,
+    jobs: Jobs = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..console import emit, progress_bar
-from ..options import Debug, Form, Format, Quiet, Sets
+from ..options import Address, Backend, Debug, Form, Format, Jobs, Quiet, Sets
 
 
 def plan(
@@ -23,19 +23,9 @@ def plan(
     draws: Annotated[
         int, typer.Option("--draws", metavar="N", help="Draws of the hardware behind 'meets SLO'; 0: none.")
     ] = 16,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", help="Workers; default: one a core.", show_default=False),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option("--backend", metavar="NAME", help="Where runs happen: joblib (here), dask, ray.")
-    ] = "joblib",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", metavar="URL", help="Of a running Dask or Ray cluster; default: a local one."
-        ),
-    ] = None,
+    jobs: Jobs = None,
+    backend: Backend = "joblib",
+    address: Address = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from ..console import emit, progress_bar, say, warn
 from ..flags import UsageError
-from ..options import Debug, Form, Format, Quiet, Sets
+from ..options import Address, Backend, Debug, Form, Format, Jobs, Quiet, Sets
 
 FAILED = 1
 
@@ -35,19 +35,9 @@ def sweep(
     part: Annotated[
         str, typer.Option("--slice", metavar="K/N", help="Run the k-th of n slices of the points.")
     ] = "1/1",
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="N", help="Workers; default: one a core.", show_default=False),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option("--backend", metavar="NAME", help="Where runs happen: joblib (here), dask, ray.")
-    ] = "joblib",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", metavar="URL", help="Of a running Dask or Ray cluster; default: a local one."
-        ),
-    ] = None,
+    jobs: Jobs = None,
+    backend: Backend = "joblib",
+    address: Address = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...hwmodels.errors import CapacityError
 from ..scenario.resolve import ResolvedScenario, resolve
 from ..scenario.schema import Scenario
-from .paired import changes, samples, spans
+from .backends import run_tasks
+from .paired import changes, means, samples, spans
 from .point import Point, digest, metrics_of, settings_between
 from .study import StudyError
 
@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from .paired import Of, Samples
 
 Progress = Callable[[int, int], None]
-Job = tuple[int, int | None, int]
 MAX_REPEAT = 10_000
+
+
+class Job(NamedTuple):
+    """One run: which scenario, and the draw or the repetition."""
+
+    at: int
+    resolved: ResolvedScenario
+    draw: int | None
+    again: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +82,26 @@ def compare(
     MemboundError : a scenario that cannot be resolved or run for another reason
     """
     labels, asked = _labelled(scenarios)
-    _check(len(asked), repeat, draws, jobs)
+    _check(len(asked), repeat, draws)
     resolved = [resolve(scenario) for scenario in asked]
-    work: list[Job] = [(at, None, again) for again in range(repeat) for at in range(len(asked))]
-    work += [(at, draw, 0) for draw in range(draws) for at in range(len(asked))]
+    work = [Job(at, each, None, again) for again in range(repeat) for at, each in enumerate(resolved)]
+    work += [Job(at, each, draw, 0) for draw in range(draws) for at, each in enumerate(resolved)]
+    results: dict[int, dict[str, Any] | str] = {}
+    for done, (position, found) in enumerate(run_tasks(_one, work, jobs=jobs), 1):
+        results[position] = found
+        if progress is not None:
+            progress(done, len(work))
     summaries: list[list[dict[str, Any]]] = [[] for _ in asked]
     rows: list[list[Mapping[str, float | None]]] = [[] for _ in asked]
     errors: dict[int, str] = {}
-    for done, ((at, draw, _), found) in enumerate(zip(work, _run_all(resolved, work, jobs), strict=True), 1):
+    for position, job in enumerate(work):
+        found = results[position]
         if isinstance(found, str):
-            errors[at] = found
-        elif draw is None:
-            summaries[at].append(found)
+            errors[job.at] = found
+        elif job.draw is None:
+            summaries[job.at].append(found)
         else:
-            rows[at].append(found)
-        if progress is not None:
-            progress(done, len(work))
+            rows[job.at].append(found)
     points: list[Point] = []
     base: Samples = {}
     for at, label in enumerate(labels):
@@ -100,7 +112,7 @@ def compare(
             Point(
                 label=label,
                 settings=settings_between(asked[0], asked[at]) if at else {},
-                metrics={} if at in errors else _means(summaries[at]),
+                metrics={} if at in errors else means([metrics_of(each) for each in summaries[at]]),
                 level=None if at in errors else summaries[at][0]["confidence"]["level"],
                 hash=digest(resolved[at], repeat, draws),
                 summary={} if at in errors else summaries[at][0],
@@ -118,7 +130,7 @@ def _labelled(scenarios: Sequence[Scenario] | Mapping[str, Scenario]) -> tuple[l
     return [each.name or f"scenario {at}" for at, each in enumerate(scenarios, 1)], list(scenarios)
 
 
-def _check(count: int, repeat: int, draws: int, jobs: int | None) -> None:
+def _check(count: int, repeat: int, draws: int) -> None:
     if not count:
         raise StudyError("no scenario to compare; give two or more")
     if not 1 <= repeat <= MAX_REPEAT:
@@ -128,34 +140,18 @@ def _check(count: int, repeat: int, draws: int, jobs: int | None) -> None:
     if draws:
         from ..draws import check_draws
 
-        check_draws(draws, jobs)
-    if jobs is not None and jobs < 1:
-        raise StudyError(f"jobs {jobs}; allowed: 1 or more")
+        check_draws(draws)
 
 
-def _run_all(
-    resolved: Sequence[ResolvedScenario], work: Sequence[Job], jobs: int | None
-) -> Iterable[dict[str, Any] | str]:
-    """Yield what each job found, in order."""
-    workers = min(jobs or os.cpu_count() or 1, len(work))
-    if workers == 1:
-        return (_one(resolved[at], draw, again) for at, draw, again in work)
-    import joblib  # pyright: ignore[reportMissingTypeStubs]
-
-    library = cast("Any", joblib)
-    tasks = (library.delayed(_one)(resolved[at], draw, again) for at, draw, again in work)
-    return library.Parallel(n_jobs=workers, return_as="generator", batch_size=1)(tasks)
-
-
-def _one(resolved: ResolvedScenario, draw: int | None, again: int) -> dict[str, Any] | str:
+def _one(job: Job) -> dict[str, Any] | str:
     """Run one scenario once; return its summary, the figures of a draw, or why it does not fit."""
     from ..draws import one_draw
     from ..run import simulate
 
     try:
-        if draw is not None:
-            return dict(one_draw(resolved, draw))
-        return simulate(_again(resolved, again)).summary()
+        if job.draw is not None:
+            return dict(one_draw(job.resolved, job.draw))
+        return simulate(_again(job.resolved, job.again)).summary()
     except CapacityError as error:
         return str(error)
 
@@ -167,15 +163,6 @@ def _again(resolved: ResolvedScenario, again: int) -> ResolvedScenario:
     simulation = resolved.scenario.simulation
     seeded = simulation.model_copy(update={"seed": simulation.seed + again})
     return resolve(resolved.scenario.model_copy(update={"simulation": seeded}))
-
-
-def _means(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the metrics of one run, or their means over several; None where a run does not know it."""
-    rows = [metrics_of(each) for each in summaries]
-    if len(rows) == 1:
-        return rows[0]
-    known = {name: fmean(values) for name, values in samples(rows).items()}
-    return {name: known.get(name) for name in rows[0]}
 
 
 def _with_spans(point: Point, base: Point, before: Samples, values: Samples, of: Of) -> Point:

@@ -32,6 +32,14 @@ def samples(rows: Rows) -> dict[str, list[float]]:
     return found
 
 
+def means(rows: Rows) -> dict[str, float | None]:
+    """Return metric -> its mean over runs; None where a run does not know it, its value where there is one run."""
+    if len(rows) == 1:
+        return dict(rows[0])
+    known = samples(rows)
+    return {name: fmean(known[name]) if name in known else None for name in rows[0]}
+
+
 def changes(base: Samples, other: Samples) -> dict[str, list[float]]:
     """Return metric -> its change in each run: the difference of a share, else the ratio less 1.
 

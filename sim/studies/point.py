@@ -100,6 +100,15 @@ def is_share(metric: str) -> bool:
     return metric.startswith(SHARES)
 
 
+def is_mean_latency(metric: str) -> bool:
+    """Tell whether a metric is quoted only of a run in a steady state.
+
+    >>> is_mean_latency("latency.ttft_s.mean"), is_mean_latency("latency.ttft_s.p99")
+    (True, False)
+    """
+    return metric.startswith("latency.") and metric.endswith(".mean")
+
+
 def settings_between(base: Scenario, other: Scenario) -> dict[str, Any]:
     """Return the leaves of ``other`` that ``base`` has not, or has otherwise; names aside.
 

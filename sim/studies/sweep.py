@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...hwmodels.errors import CapacityError, MemboundError
 from ..scenario.resolve import resolve
 from .backends import run_tasks
-from .paired import samples, spans
+from .paired import means, samples, spans
 from .point import Point, digest, metrics_of
 from .store import Run, Store
 from .study import Plan, StudyError
@@ -194,14 +193,12 @@ def _points(outlook: Outlook, store: Store, failed: Mapping[str, Run]) -> tuple[
 def _point(settings: Mapping[str, Any], runs: Sequence[Run]) -> Point:
     first = runs[0]
     error = next((run.error for run in runs if run.error), "")
-    values = samples([run.metrics for run in runs])
-    several = len(runs) > 1 and not error
-    means = {name: fmean(values[name]) if name in values else None for name in first.metrics}
+    rows = [run.metrics for run in runs]
     return Point(
         label=", ".join(f"{key} {value}" for key, value in settings.items()),
         settings=settings,
-        metrics={} if error else means if several else first.metrics,
-        interval=spans(values, "mean") if several else {},
+        metrics={} if error else means(rows),
+        interval=spans(samples(rows), "mean") if len(runs) > 1 and not error else {},
         level=first.level,
         hash=first.hash,
         summary={"verdict": {"bound": first.bound, "sentence": first.answer, "stability": _worst(runs)}},
