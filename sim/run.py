@@ -373,7 +373,7 @@ def _kv_figures(
         "peak_usage": recorder.peak_blocks / blocks if blocks else None,
         "mean_usage": recorder.used_block_ns / room_ns if room_ns else None,
         "internal_fragmentation": max(1 - recorder.live_token_ns / (held_ns * size), 0.0)
-        if held_ns and not isinstance(allocator, RingAllocator)
+        if held_ns and allocator.keeps_all
         else None,
         "external_fragmentation": _scattered_block_ns(allocator, recorder) / room_ns if room_ns else None,
         **_waste(allocator, recorder, requests),
@@ -398,12 +398,10 @@ def _waste(
     Approximation: what is reserved counts from a request's first step to its last token; a request that is
     stopped in between counts as if it had held its room all the time.
     """
-    if isinstance(allocator, RingAllocator):  # which tokens of a sequence are still there, nobody counts
-        return dict.fromkeys(WASTES)
     size, live_ns = allocator.block_size, recorder.live_token_ns
     held_ns, scattered_ns = recorder.held_block_ns * size, _scattered_block_ns(allocator, recorder) * size
     taken_ns = held_ns + scattered_ns
-    if not taken_ns:
+    if not (taken_ns and allocator.keeps_all):
         return dict.fromkeys(WASTES)
     promised_ns = live_ns
     if allocator.reserves:

@@ -42,6 +42,7 @@ class KVAllocator(Protocol):
     num_blocks : blocks that requests can use [blocks]
     free_blocks : blocks nobody holds (still cached content included) [blocks]
     held_blocks : growing blocks held, a shared block counted once for each holder [blocks]
+    keeps_all : no token of a sequence is written over while it is held, so that live tokens lie in held blocks
     reserves : holds room for tokens that come later, instead of taking it as they come
     queried_tokens, hit_tokens : prompt tokens looked up in the prefix cache, and found there [tokens]
     """
@@ -53,6 +54,7 @@ class KVAllocator(Protocol):
     free_blocks: int
     held_blocks: int
     reserves: bool
+    keeps_all: bool
     queried_tokens: int
     hit_tokens: int
 

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .slabs import SlabAllocator
 
 
-class BuddyAllocator(SlabAllocator):
-    """One slab a request, the power of two above what it will need, from the buddy system.
+class Buddies:
+    """Blocks in powers of two: a larger one is halved for a slab, and its halves are joined again.
 
-    What it optimises: slabs are found and joined again in logarithmic time, and holes stay usable, because
-    only halves of one block are ever joined. What it starves: the batch, of up to half of every slab
-    (internal fragmentation), and of the pool beyond its largest power of two for whoever needs more.
-    Source: Knowlton, CACM 1965; "Orca (Pow2)" of Kwon et al., SOSP 2023, section 6.
+    The line is cut into the powers of two that its length is the sum of, largest first.
 
-    The pool is cut into the powers of two that its size is the sum of, largest first.
+    Parameters
+    ----------
+    size : length of the line [blocks]
     """
 
-    name = "buddy"
-
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        *,
-        max_model_len: int,
-        bounded_blocks: Callable[[int], int] | None = None,
-    ) -> None:
-        super().__init__(num_blocks, block_size, max_model_len=max_model_len, bounded_blocks=bounded_blocks)
-        orders = range(num_blocks.bit_length() - 1, -1, -1)
-        self._free: list[set[int]] = [set() for _ in range(num_blocks.bit_length())]
+    def __init__(self, size: int) -> None:
+        self.largest = 1 << size.bit_length() >> 1
+        self._free: list[set[int]] = [set() for _ in range(size.bit_length())]
         start = 0
-        for order in orders:
-            if num_blocks >> order & 1:
+        for order in reversed(range(size.bit_length())):
+            if size >> order & 1:
                 self._free[order].add(start)
                 start += 1 << order
 
-    def reserved(self, tokens: int) -> int:
-        return tokens
-
-    def rounded(self, blocks: int) -> int:
-        return 1 << (blocks - 1).bit_length() if blocks else 0
-
     def place(self, blocks: int) -> int | None:
+        """Take a slab, a power of two, and return where it begins, or None."""
         order = blocks.bit_length() - 1
         larger = next((o for o in range(order, len(self._free)) if self._free[o]), None)
         if larger is None:
@@ -55,6 +37,7 @@ class BuddyAllocator(SlabAllocator):
         return start
 
     def give_back(self, start: int, blocks: int) -> None:
+        """Take a slab back and join it with its buddy, as long as that is free."""
         order = blocks.bit_length() - 1
         while (buddy := start ^ (1 << order)) in self._free[order]:
             self._free[order].remove(buddy)
@@ -62,5 +45,21 @@ class BuddyAllocator(SlabAllocator):
             order += 1
         self._free[order].add(start)
 
-    def largest(self) -> int:
-        return 1 << self.num_blocks.bit_length() >> 1
+
+class BuddyAllocator(SlabAllocator):
+    """One slab a request, the power of two above what it will need, from the buddy system.
+
+    What it optimises: slabs are found and joined again in logarithmic time, and holes stay usable, because
+    only halves of one block are ever joined. What it starves: the batch, of up to half of every slab
+    (internal fragmentation), and of the pool beyond its largest power of two for whoever needs more.
+    Source: Knowlton, CACM 1965; "Orca (Pow2)" of Kwon et al., SOSP 2023, section 6.
+    """
+
+    name = "buddy"
+    space = Buddies
+
+    def reserved(self, tokens: int) -> int:
+        return tokens
+
+    def rounded(self, blocks: int) -> int:
+        return 1 << (blocks - 1).bit_length() if blocks else 0

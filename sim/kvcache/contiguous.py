@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from .slabs import FirstFit, SlabAllocator
+from .slabs import SlabAllocator
 
 
 class ContiguousAllocator(SlabAllocator):
@@ -18,25 +16,5 @@ class ContiguousAllocator(SlabAllocator):
 
     name = "contiguous"
 
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        *,
-        max_model_len: int,
-        bounded_blocks: Callable[[int], int] | None = None,
-    ) -> None:
-        super().__init__(num_blocks, block_size, max_model_len=max_model_len, bounded_blocks=bounded_blocks)
-        self._space = FirstFit(num_blocks)
-
     def reserved(self, tokens: int) -> int:
         return self.max_model_len
-
-    def place(self, blocks: int) -> int | None:
-        return self._space.place(blocks)
-
-    def give_back(self, start: int, blocks: int) -> None:
-        self._space.give_back(start, blocks)
-
-    def largest(self) -> int:
-        return self.num_blocks

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .contiguous import ContiguousAllocator
+from .slabs import SlabAllocator
 
 
-class ContiguousKnownAllocator(ContiguousAllocator):
+class ContiguousKnownAllocator(SlabAllocator):
     """One slab a request, as long as prompt and answer will be, placed in the first hole that is large enough.
 
     What it optimises: no room is reserved that will not be used; an upper limit of what contiguous memory can

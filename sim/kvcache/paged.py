@@ -87,6 +87,7 @@ class PagedAllocator:
 
     name = "paged"
     reserves = False
+    keeps_all = True
     below: TierStack | None = None
     swap: SwapSpace | None = None
     mover: Mover | None = None

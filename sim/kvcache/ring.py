@@ -27,6 +27,7 @@ class RingAllocator(SlabAllocator):
     """
 
     name = "ring"
+    keeps_all = False
 
     def __init__(
         self, num_blocks: int, block_size: int, *, max_model_len: int, blocks_held: Callable[[int], int]

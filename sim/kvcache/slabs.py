@@ -4,15 +4,66 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Self
 
     from ..decoding import DecodeCohort
     from ..request import Request
     from .base import PoolShape
+
+
+class Space(Protocol):
+    """Where slabs lie.
+
+    Attributes
+    ----------
+    largest : the largest slab that it has while nothing is taken [blocks]
+    """
+
+    largest: int
+
+    def place(self, blocks: int) -> int | None:
+        """Take a slab of so many blocks and return where it begins; None if no hole is large enough."""
+        ...
+
+    def give_back(self, start: int, blocks: int) -> None:
+        """Take a slab back."""
+        ...
+
+
+class FirstFit:
+    """Holes of a line of blocks, each slab placed in the first that is large enough.
+
+    Parameters
+    ----------
+    size : length of the line [blocks]
+    """
+
+    def __init__(self, size: int) -> None:
+        self.largest = size
+        self.holes: list[tuple[int, int]] = [(0, size)] if size else []
+
+    def place(self, blocks: int) -> int | None:
+        """Take a slab and return where it begins, or None."""
+        for at, (start, length) in enumerate(self.holes):
+            if length >= blocks:
+                self.holes[at : at + 1] = [(start + blocks, length - blocks)] if length > blocks else []
+                return start
+        return None
+
+    def give_back(self, start: int, blocks: int) -> None:
+        """Take a slab back and join it with the holes beside it."""
+        after = bisect_left(self.holes, (start, 0))
+        end = start + blocks
+        if after < len(self.holes) and self.holes[after][0] == end:
+            end += self.holes.pop(after)[1]
+        if after and sum(self.holes[after - 1]) == start:
+            after -= 1
+            start = self.holes.pop(after)[0]
+        self.holes.insert(after, (start, end - start))
 
 
 class Slab(NamedTuple):
@@ -40,6 +91,8 @@ class SlabAllocator(ABC):
 
     name: str
     reserves = True
+    keeps_all = True
+    space: Callable[[int], Space] = FirstFit
     growth_tokens = 1 << 40
     """A slab never grows."""
 
@@ -56,6 +109,7 @@ class SlabAllocator(ABC):
         self.max_model_len = max_model_len
         self.bounded_blocks = bounded_blocks
         self.held_blocks = self.queried_tokens = self.hit_tokens = 0
+        self._space = type(self).space(num_blocks)
 
     @classmethod
     def of(cls, pool: PoolShape, *, max_model_len: int, enable_prefix_caching: bool) -> Self:
@@ -70,17 +124,17 @@ class SlabAllocator(ABC):
     def reserved(self, tokens: int) -> int:
         """Return the length reserved for a sequence that will have so many tokens [tokens]."""
 
-    @abstractmethod
     def place(self, blocks: int) -> int | None:
         """Take a slab of so many blocks and return where it begins; None if no hole is large enough."""
+        return self._space.place(blocks)
 
-    @abstractmethod
     def give_back(self, start: int, blocks: int) -> None:
         """Take a slab back."""
+        self._space.give_back(start, blocks)
 
-    @abstractmethod
     def largest(self) -> int:
         """Return the largest slab that an empty pool has [blocks]."""
+        return self._space.largest
 
     # -- what the scheduler and the engine ask ---------------------------------------------------------------
 
@@ -149,34 +203,3 @@ class SlabAllocator(ABC):
         self.free_blocks += slab.blocks
         self.held_blocks -= slab.blocks
         request.kv = None
-
-
-class FirstFit:
-    """Holes of a line of blocks, each slab placed in the first that is large enough.
-
-    Parameters
-    ----------
-    size : length of the line [blocks]
-    """
-
-    def __init__(self, size: int) -> None:
-        self.holes: list[tuple[int, int]] = [(0, size)] if size else []
-
-    def place(self, blocks: int) -> int | None:
-        """Take a slab and return where it begins, or None."""
-        for at, (start, length) in enumerate(self.holes):
-            if length >= blocks:
-                self.holes[at : at + 1] = [(start + blocks, length - blocks)] if length > blocks else []
-                return start
-        return None
-
-    def give_back(self, start: int, blocks: int) -> None:
-        """Take a slab back and join it with the holes beside it."""
-        after = bisect_left(self.holes, (start, 0))
-        end = start + blocks
-        if after < len(self.holes) and self.holes[after][0] == end:
-            end += self.holes.pop(after)[1]
-        if after and sum(self.holes[after - 1]) == start:
-            after -= 1
-            start = self.holes.pop(after)[0]
-        self.holes.insert(after, (start, end - start))
