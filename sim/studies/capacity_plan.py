@@ -14,11 +14,11 @@ from pydantic import Field, ValidationError
 
 from ...hwmodels.units import PositiveCount
 from ..fields import Section
-from ..scenario.errors import Where, one_line
-from ..scenario.load import Assignment, parse_scenario, read_scenario, read_sections
+from ..scenario.errors import one_line
+from ..scenario.load import read_scenario, read_sections
 from ..scenario.schema import Scenario, leaf
 from ..scenario.sections import Slo
-from .study import Settings, StudyError
+from .study import Settings, StudyError, moved, varied
 
 SHORT: Mapping[str, str] = {
     "device": "device",
@@ -112,18 +112,12 @@ def load_plan(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Capacit
         raise StudyError(
             f"{path}: slo: missing, here and in {plan.base}; give slo: {{classes: {{default: …}}}}"
         )
-    settings = _configurations(plan, str(path))
+    settings = [moved(each, Path(path).parent) for each in _configurations(plan, str(path))]
     scenarios: list[Scenario] = []
     for each in settings:
-        assignments = [
-            Assignment(key, value, f"{path}: candidates: {key}: {value}") for key, value in each.items()
-        ]
         price = plan.prices.get(str(each.get("device", base.get("device"))))
-        if price is not None:
-            assignments.append(Assignment("price.usd_per_gpu_hour", price, f"{path}: prices"))
-        scenarios.append(
-            parse_scenario(base, [*sets, *assignments], Where(base_where.file, base_where.lines))
-        )
+        priced = {} if price is None else {"price.usd_per_gpu_hour": price}
+        scenarios.append(varied(base, base_where, sets, each | priced, f"{path}: candidates"))
     _check_prices(plan, scenarios, str(path))
     _check_load(scenarios[0], plan.base)
     return CapacityPlan(

@@ -141,6 +141,7 @@ class _Task:
     requests: int
     draw: int = -1
     rate_per_s: float = 0.0
+    ceiling_per_s: float = 0.0
 
 
 def plan(
@@ -191,7 +192,10 @@ def plan(
         cost = None if exhaustive else _beaten_by(looked, asked.rate_per_s)
         worth = {at: _worth(looked[at], cost, asked.rate_per_s) for at in batch}
         asked_for = [at for at in batch if worth[at] < HEADROOM * (looked[at].ceiling_per_s or 0.0)]
-        work = [replace(tasks[at], rate_per_s=worth[at]) for at in asked_for]
+        work = [
+            replace(tasks[at], rate_per_s=worth[at], ceiling_per_s=looked[at].ceiling_per_s or 0.0)
+            for at in asked_for
+        ]
         for position, found in run_tasks(search, work, **where) if work else ():
             at = asked_for[position]
             looked[at] = _costed(looked[at], found, asked, worth[at])
@@ -200,11 +204,14 @@ def plan(
             looked[at] = replace(looked[at], reason="not searched: it cannot be cheaper than the best")
         if progress is not None:
             progress(count + count - len(order), 2 * count)
-    ranked = sorted(looked, key=lambda option: _rank(option, asked.rate_per_s))
-    ranked, drawn = _with_chances(ranked, asked, draws, where)
+    ranked = sorted(range(count), key=lambda at: _rank(looked[at], asked.rate_per_s))
+    best = [at for at in ranked if looked[at].serves][:SURE_FOR] if draws else []
+    for at, sure in zip(best, _chances(best, looked, asked, draws, where), strict=True):
+        looked[at] = replace(looked[at], meets_slo_probability=sure)
     if progress is not None:
         progress(2 * count, 2 * count)
-    return PlanResult(asked.name, asked.rate_per_s, tuple(_with_front(ranked)), runs + drawn, draws)
+    options = _with_front([looked[at] for at in ranked])
+    return PlanResult(asked.name, asked.rate_per_s, tuple(options), runs + len(best) * draws, draws)
 
 
 def look(task: _Task) -> Option:
@@ -265,7 +272,7 @@ def too_slow(resolved: ResolvedScenario) -> str:
 
 def search(task: _Task) -> Capacity:
     """Return the highest sustainable rate of a configuration, if it is at least the task's."""
-    return highest_rate(task.scenario, task.requests, worth=task.rate_per_s)
+    return highest_rate(task.scenario, task.requests, worth=task.rate_per_s, ceiling_per_s=task.ceiling_per_s)
 
 
 def chance(task: _Task) -> float:
@@ -356,32 +363,28 @@ def _rank(option: Option, load: float) -> tuple[int, tuple[bool, float], float]:
     return order, _cost(option, load), -(option.rate_per_s or 0.0) / option.gpus_per_replica
 
 
-def _with_chances(
-    ranked: list[Option], asked: CapacityPlan, draws: int, where: Mapping[str, Any]
-) -> tuple[list[Option], int]:
-    """Return the options, the best ones with the chance that they meet the SLO, and the runs that took."""
-    best = [at for at, option in enumerate(ranked) if option.serves][:SURE_FOR]
-    if not draws or not best:
-        return ranked, 0
-    scenarios = {
-        repr(settings): scenario for settings, scenario in zip(asked.settings, asked.scenarios, strict=True)
-    }
+def _chances(
+    best: Sequence[int],
+    options: Sequence[Option],
+    asked: CapacityPlan,
+    draws: int,
+    where: Mapping[str, Any],
+) -> list[float]:
+    """Return the chance that each of some configurations meets the SLO at its share of the load."""
     tasks = [
         _Task(
-            scenarios[repr(ranked[at].settings)],
+            asked.scenarios[at],
             asked.requests,
-            draw,
-            asked.rate_per_s / (ranked[at].replicas or 1),
+            draw=draw,
+            rate_per_s=asked.rate_per_s / (options[at].replicas or 1),
         )
         for at in best
         for draw in range(draws)
     ]
-    chances = dict(run_tasks(chance, tasks, **where))
-    found = list(ranked)
-    for position, at in enumerate(best):
-        mine = [chances[position * draws + draw] for draw in range(draws)]
-        found[at] = replace(ranked[at], meets_slo_probability=sum(mine) / draws)
-    return found, len(tasks)
+    found = dict(run_tasks(chance, tasks, **where)) if tasks else {}
+    return [
+        sum(found[position * draws + draw] for draw in range(draws)) / draws for position in range(len(best))
+    ]
 
 
 def _with_front(options: Sequence[Option]) -> list[Option]:

@@ -50,6 +50,10 @@ class Probe:
     state: str
     summary: Mapping[str, Any]
 
+    def meets(self, target: float) -> bool:
+        """Tell whether the SLO held in a steady state."""
+        return self.state == "steady" and self.attainment >= target
+
     def interval(self) -> tuple[float, float]:
         """Return the 90 % interval of the attainment (Wilson's score).
 
@@ -122,7 +126,9 @@ def probe(scenario: Scenario, rate_per_s: float, requests: int) -> Probe:
     )
 
 
-def highest_rate(scenario: Scenario, requests: int, *, worth: float = 0.0) -> Capacity:
+def highest_rate(
+    scenario: Scenario, requests: int, *, worth: float = 0.0, ceiling_per_s: float = 0.0
+) -> Capacity:
     """Find the highest rate at which one replica meets its SLO in a steady state.
 
     The attainment falls as the rate grows (the same requests, closer together). From the throughput of a run
@@ -138,24 +144,27 @@ def highest_rate(scenario: Scenario, requests: int, *, worth: float = 0.0) -> Ca
     requests : requests of one run
     worth : only if it is at least this rate: that is tried first, and where it is not sustained nothing else is
         [requests/s]
+    ceiling_per_s : throughput with all requests at once, where it is known already [requests/s]
     """
     assert scenario.slo is not None
     target = scenario.slo.attainment
+    runs = 0
     if worth:
-        found, took = _settled(scenario, worth, requests, target)
-        if found.state != "steady" or found.attainment < target:
-            return Capacity(None, found, 0.0, took)
-    burst = probe(scenario, FASTEST, requests)
-    ceiling = burst.summary["throughput"]["requests_per_s"] or 0.0
-    runs = 1
+        found, runs = _settled(scenario, worth, requests, target)
+        if not found.meets(target):
+            return Capacity(None, found, ceiling_per_s, runs)
+    if not ceiling_per_s:
+        at_once = probe(scenario, FASTEST, requests)
+        ceiling_per_s = at_once.summary["throughput"]["requests_per_s"] or 0.0
+        runs += 1
     low, high = 0.0, math.inf
     best: Probe | None = None
     above: Probe | None = None
-    rate = ceiling
-    while rate > LOWEST * ceiling and (math.isinf(high) or high - low > TOLERANCE * high):
+    rate = ceiling_per_s
+    while rate > LOWEST * ceiling_per_s and (math.isinf(high) or high - low > TOLERANCE * high):
         found, took = _settled(scenario, rate, requests, target)
         runs += took
-        if found.state == "steady" and found.attainment >= target:
+        if found.meets(target):
             low, best = rate, found
         else:
             high, above = rate, found
@@ -164,12 +173,12 @@ def highest_rate(scenario: Scenario, requests: int, *, worth: float = 0.0) -> Ca
     while best is not None and best.n < CONFIRM * requests:
         found, took = _settled(scenario, best.rate_per_s, CONFIRM * requests, target, longer=0)
         runs += took
-        if found.n <= best.n or (found.state == "steady" and found.attainment >= target):
+        if found.n <= best.n or found.meets(target):
             best = found
             break
         above, lower = found, best.rate_per_s * (1.0 - TOLERANCE)
-        best = replace(best, rate_per_s=lower) if lower > LOWEST * ceiling else None
-    return Capacity(best, above, ceiling, runs)
+        best = replace(best, rate_per_s=lower) if lower > LOWEST * ceiling_per_s else None
+    return Capacity(best, above, ceiling_per_s, runs)
 
 
 def _settled(

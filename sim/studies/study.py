@@ -127,13 +127,29 @@ def load_study(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Plan:
         raise one_line(error, data, Study, where) from None
     folder = Path(path).parent
     base, base_where = read_scenario(folder / study.base)
-    settings = [_moved(each, folder) for each in _points(study, str(path))]
-    scenarios: list[Scenario] = []
-    for each in settings:
-        assignments = [Assignment(key, value, f"{path}: {key}: {value}") for key, value in each.items()]
-        where = Where(base_where.file, base_where.lines)
-        scenarios.append(parse_scenario(base, [*sets, *assignments], where))
+    settings = [moved(each, folder) for each in _points(study, str(path))]
+    scenarios = [varied(base, base_where, sets, each, str(path)) for each in settings]
     return Plan(study.name or Path(path).stem, tuple(settings), tuple(scenarios), study.repeat)
+
+
+def varied(
+    base: Mapping[str, Any], where: Where, sets: Sequence[str], settings: Settings, told: str
+) -> Scenario:
+    """Return a base scenario with some leaves set.
+
+    Parameters
+    ----------
+    base, where : the base as plain data, and where its keys are
+    sets : assignments ``a.b=value`` that change the base; ``settings`` win over them
+    settings : leaf to value
+    told : where the settings are from, for errors
+
+    Raises
+    ------
+    ScenarioError : one line: what is wrong, what is allowed, the nearest match, and where
+    """
+    assignments = [Assignment(key, value, f"{told}: {key}: {value}") for key, value in settings.items()]
+    return parse_scenario(base, [*sets, *assignments], Where(where.file, where.lines))
 
 
 def _points(study: Study, where: str) -> list[Settings]:
@@ -213,7 +229,7 @@ def _draw(study: Study, axes: Sequence[Sequence[Settings]], where: str) -> list[
     return points
 
 
-def _moved(settings: Settings, folder: Path) -> Settings:
+def moved(settings: Settings, folder: Path) -> Settings:
     """Return settings whose files are named from the working folder."""
     return {
         key: str(folder / value)

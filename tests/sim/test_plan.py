@@ -133,6 +133,13 @@ def test_prices_of_the_plan_win(write):
     assert found.options[0].settings["device"] == "l40s"
 
 
+def test_files_are_named_from_the_plans_folder(write, tmp_path, monkeypatch):
+    (tmp_path / "mine.json").write_text("{}")
+    monkeypatch.chdir("/")
+    asked = load_plan(write(PLAN.replace("quantization: [bf16, fp8]", "model: [mine.json, llama-3.1-8b]")))
+    assert {scenario.model for scenario in asked.scenarios} == {str(tmp_path / "mine.json"), "llama-3.1-8b"}
+
+
 def test_the_front_is_what_nobody_beats_in_both():
     def option(user: float, gpu: float) -> Option:
         return Option({}, replicas=1, tokens_per_s_per_user=user, tokens_per_s_per_gpu=gpu)
