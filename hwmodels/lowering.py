@@ -7,13 +7,14 @@ list of a step all read that plan.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from .errors import MemboundError
 from .kvcaches import KV_DTYPE_BITS, kv_dtype, layer_caches
-from .precision import Precision, QuantizationLike, linear_precision, plain_precision
+from .precision import Precision, QuantizationLike, linear_precision, plain_precision, without_units
 from .spec import Attention, LayerGroup, Linear, ModelSpec, MoEFFN, MultiHeadLatentAttention, Recurrent
 from .weights import VOCAB_PADDING, linear_rank_shape
 
@@ -265,8 +266,18 @@ class ModelPlan:
         return layers + sum(matrix.weight_bytes for matrix in self.outside) + self.head.weight_bytes
 
 
-def lower_model(model: ModelSpec, parallelism: ParallelismLike, quantization: QuantizationLike) -> ModelPlan:
+def lower_model(
+    model: ModelSpec,
+    parallelism: ParallelismLike,
+    quantization: QuantizationLike,
+    dtypes: Collection[str] | None = None,
+) -> ModelPlan:
     """Return what one tensor-parallel rank does with ``model``.
+
+    Parameters
+    ----------
+    model, parallelism, quantization : what runs, over how many ranks, and its number formats
+    dtypes : dtypes that the device has matrix units for; None: all
 
     Raises
     ------
@@ -293,6 +304,8 @@ def lower_model(model: ModelSpec, parallelism: ParallelismLike, quantization: Qu
         )
     plain = plain_precision(model)
     covered = linear_precision(model, quantization)
+    if dtypes is not None:
+        covered = without_units(covered, plain, dtypes)
     kv = float(KV_DTYPE_BITS[kv_dtype(model, quantization.kv_cache)] / 8)
     vocab = -(-model.vocab // VOCAB_PADDING) * VOCAB_PADDING
     lower = _Lowering(model, tp, parallelism.expert_parallel, plain, covered, kv, quantization)

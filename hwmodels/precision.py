@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,7 @@ class Precision:
     output_bytes : bytes per output element [B]
     compute : dtype whose peak the matrix units reach
     quantises_inputs : True if activations arrive in 16 bit and are quantised in a pass of their own
+    asked : compute dtype that was asked for, where the device has no matrix units for it; else empty
     """
 
     name: str
@@ -57,6 +59,7 @@ class Precision:
     output_bytes: float
     compute: str
     quantises_inputs: bool = False
+    asked: str = ""
 
 
 _COMPUTE = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}
@@ -103,6 +106,30 @@ def linear_precision(model: ModelSpec, quantization: QuantizationLike) -> Precis
         return Precision(f"w{fmt.bits}a16", width, plain.input_bytes, plain.output_bytes, plain.compute)
     name = "fp8_block" if fmt.name == "fp8" and fmt.rows > 1 else fmt.name
     return Precision(name, width, _ACTIVATION_BYTES[compute], 2.0, compute, quantises_inputs=True)
+
+
+def without_units(precision: Precision, plain: Precision, dtypes: Collection[str]) -> Precision:
+    """Return what an engine makes of a precision whose compute dtype the device has no matrix units for.
+
+    The weights stay as stored and are multiplied in 16 bit (vLLM's Marlin kernels: fp8 before Ada, nvfp4 before
+    Blackwell); activations are then never quantised.
+
+    Parameters
+    ----------
+    precision, plain : as asked for, and that of matrices that no quantisation covers
+    dtypes : dtypes that the device has a matrix rate for
+
+    Examples
+    --------
+    >>> fp8 = Precision("fp8", 1.0, 1.0, 2.0, "fp8", quantises_inputs=True)
+    >>> without_units(fp8, Precision("", 2.0, 2.0, 2.0, "bf16"), {"bf16", "int8"}).name
+    'w8a16'
+    """
+    if not precision.quantises_inputs or precision.compute in dtypes:
+        return precision
+    bits = 8 if precision.weight_bytes >= 1.0 else 4
+    wide = plain.input_bytes, plain.output_bytes, plain.compute
+    return Precision(f"w{bits}a16", precision.weight_bytes, *wide, asked=precision.compute)
 
 
 def _activation_dtype(model: ModelSpec, quantization: QuantizationLike, fmt: WeightFormat) -> str | None:

@@ -84,7 +84,9 @@ class StepModel:
         self.model = model
         self.queries = queries
         self.chip = chip_of(device)
-        self.plan = lower_model(model, parallelism or Parallelism(), quantization or Quantization())
+        self.plan = lower_model(
+            model, parallelism or Parallelism(), quantization or Quantization(), device.peak_flops
+        )
         if self.chip.roofline3:
             _refuse_untimed(model, self.plan)
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(

@@ -14,6 +14,7 @@ from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.routing import routing_of
 from ..hwmodels.speculation import SpeculativeStepModel
 from ..hwmodels.stepmodel import StepModel
+from ..hwmodels.unmeasured import unmeasured
 from .accounting import StepAccountant
 from .clock import Clock
 from .draftaccounting import DraftAccountant, speculative_figures
@@ -79,7 +80,8 @@ def simulate(
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens, keep_steps=keep_steps)
     rules = run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
     record = make_record(resolved, pool, allocator, accountant, recorder, lanes.families, rules)
-    return SimulationResult(replace(record, warnings=(*record.warnings, *scheduler.caveats())))
+    derived = unmeasured(cast("StepDevice", resolved.device), resolved.engine.lane, model.plan)
+    return SimulationResult(replace(record, warnings=(*record.warnings, *derived, *scheduler.caveats())))
 
 
 def size_pool(resolved: ResolvedScenario) -> KVPool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..fields import AUTO, ScenarioError
 from .kvlevers import with_kv_levers
+from .parallel import check_experts, check_node
 from .schema import Scenario, leaf
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ NOT_BUILT: Mapping[str, object] = {
     "compute_split": None,
     "parallelism.pipeline_parallel_size": 1,
     "parallelism.data_parallel_size": 1,
-    "parallelism.expert_parallel": False,
     "node.inter_node_link": AUTO,
     "simulation.warmup": AUTO,
 }
@@ -126,9 +126,10 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
 
     _refuse_not_built(scenario, purpose)
     device = load_device(scenario.device)
-    _check_node(scenario, device)
+    check_node(scenario, device)
     engine = load_engine(scenario.engine)
     model = load_model(scenario.model)
+    check_experts(scenario, model)
     max_model_len, warnings = _max_model_len(scenario, model)
     model, scenario, of_levers = with_kv_levers(model, scenario, max_model_len)
     defaults = engine.resolve_defaults(
@@ -284,26 +285,6 @@ def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:
         if value in (allowed, None) or (purpose == "size" and key.startswith(SIZED)):
             continue
         raise ScenarioError(f"{key}: {_short(value)} is not built yet; allowed: {_short(allowed)}")
-
-
-def _check_node(scenario: Scenario, device: DeviceProfile) -> None:
-    """Refuse a group that leaves its machine, and a link that is not the device's."""
-    node, ranks = scenario.node, scenario.parallelism.tensor_parallel_size
-    if node.gpus != AUTO and ranks > node.gpus:
-        raise ScenarioError(
-            f"parallelism.tensor_parallel_size: {ranks} GPUs do not fit a machine of node.gpus {node.gpus}; a group "
-            "over several machines is not built yet"
-        )
-    if node.link != AUTO and not _plain(device.link_type).startswith(_plain(node.link) or "-"):
-        raise ScenarioError(
-            f"node.link: {node.link!r} is not built yet; allowed: auto, {device.link_type} (the link of {device.id}; "
-            "for another speed set device to {base: "
-            f"{device.id}, link_bandwidth: 50GB/s}})"
-        )
-
-
-def _plain(link: str) -> str:
-    return "".join(filter(str.isalnum, link.lower()))
 
 
 def _short(value: object) -> str:

@@ -57,6 +57,11 @@ def test_a_group_larger_than_its_machine_is_refused() -> None:
         run("node.gpus=1", "parallelism.tensor_parallel_size=2")
 
 
+def test_dealing_out_the_experts_of_a_model_without_any_is_refused() -> None:
+    with pytest.raises(MemboundError, match=r"expert_parallel: true, but llama-3\.1-8b has no experts"):
+        run("parallelism.expert_parallel=true", "parallelism.tensor_parallel_size=2")
+
+
 @pytest.mark.parametrize("link", ["nvlink", "NVLink4", "auto"])
 def test_the_device_s_own_link_is_taken_by_its_names(link: str) -> None:
     assert run(f"node.link={link}")["latency"] == run()["latency"]

@@ -1,0 +1,60 @@
+"""What of a lowered model is timed without a measured lane, in words for whoever reads the result."""
+
+from __future__ import annotations
+
+from .errors import CatalogError
+from .lowering import ModelPlan
+from .precision import Precision
+from .steptypes import StepDevice
+
+
+def unmeasured(device: StepDevice, lane: str, plan: ModelPlan) -> tuple[str, ...]:
+    """Say which number formats of a model are timed by physics alone on a device, one line each.
+
+    Parameters
+    ----------
+    device : whose lanes count, those that it borrows included
+    lane : software lane
+    plan : the lowered model
+    """
+    linears = dict.fromkeys(
+        matrix.precision for layer in plan.layers for matrix in layer.linears if matrix.precision.name
+    )
+    experts = dict.fromkeys(
+        layer.moe.precision for layer in plan.layers if layer.moe is not None and layer.moe.precision.name
+    )
+    return (
+        *(_linear(precision) for precision in linears if not _has(device, f"linear_{precision.name}", lane)),
+        *(_expert(precision) for precision in experts if not _has(device, f"moe_{precision.name}", lane)),
+        *(_without_units(precision) for precision in dict.fromkeys((*linears, *experts)) if precision.asked),
+    )
+
+
+def _has(device: StepDevice, family: str, lane: str) -> bool:
+    try:
+        device.lane(family, lane)
+    except CatalogError:
+        return False
+    return True
+
+
+def _linear(precision: Precision) -> str:
+    rate = "0.9 of its compute rate" if not precision.quantises_inputs else f"the {precision.compute} peak"
+    return (
+        f"linear layers in {precision.name} are an unvalidated lever on this device: no such kernel was measured, they "
+        f"are its bf16 lane with {precision.weight_bytes:.3g} B a weight and {rate}"
+    )
+
+
+def _expert(precision: Precision) -> str:
+    return (
+        f"experts in {precision.name} are an unvalidated lever on this device: no such kernel was measured, they are "
+        f"its bf16 lane with {precision.weight_bytes:.3g} B a weight"
+    )
+
+
+def _without_units(precision: Precision) -> str:
+    return (
+        f"this device has no {precision.asked} matrix units: the weights stay as stored and are multiplied in "
+        f"{precision.compute} (weight-only kernels)"
+    )
