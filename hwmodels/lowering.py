@@ -265,6 +265,22 @@ class ModelPlan:
         )
         return layers + sum(matrix.weight_bytes for matrix in self.outside) + self.head.weight_bytes
 
+    @property
+    def weight_bytes(self) -> float:
+        """All weights of the rank that steps read, untouched experts included; of tables, nothing [B]."""
+        experts = sum(
+            layer.count * layer.moe.n_experts / layer.moe.expert_parallel * layer.moe.expert_bytes
+            for layer in self.layers
+            if layer.moe is not None
+        )
+        return self.dense_weight_bytes + experts
+
+    @property
+    def link_bytes_per_token(self) -> float:
+        """What one token's all-reduces send over the link from each rank, as in a ring [B]."""
+        sums = sum(layer.count * layer.allreduces for layer in self.layers)
+        return 2.0 * (self.group - 1) / self.group * self.message_bytes_per_token * sums
+
 
 def lower_model(
     model: ModelSpec,

@@ -72,7 +72,7 @@ def simulate(
     workload = resolved.workload
     assert workload is not None
     pool = size_pool(resolved)
-    lanes = _LaneLog(resolved.device)
+    lanes = LaneLog(resolved.device)
     model = step_model(resolved, cast("StepDevice", lanes))
     allocator = make_allocator(resolved, pool)
     scheduler = make_scheduler(resolved, model)
@@ -420,7 +420,7 @@ def _waste(
     }
 
 
-class _LaneLog:
+class LaneLog:
     """A device that notes which kernel families are asked of it."""
 
     def __init__(self, device: DeviceProfile) -> None:
