@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..sim.output import to_json
+from .steadytext import steady_state, window_table
 from .text import (
     DASH,
     LABEL,
@@ -96,6 +97,8 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
     lines = [
         *labelled("", _title(summary), strong=color),
         *_latency_table(summary),
+        *window_table(summary),
+        *labelled("steady state", steady_state(summary)),
         *labelled("requests", _requests(summary)),
         *labelled("throughput", _throughput(summary)),
         *labelled("SLO", _slo(summary)),

@@ -16,8 +16,10 @@ from .latency import latency
 from .record import RunRecord
 from .slo import slo
 from .stability import stability
+from .steady import steady_state
 from .verdict import verdict
 from .vllm_bench import vllm_bench
+from .windows import windows
 
 if TYPE_CHECKING:
     from ..hwmodels.pool import KVPool
@@ -50,8 +52,10 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "provenance": _provenance(record),
         "requests": metrics.request_counts(record),
         "latency": latency(record),
+        "steady_state": steady_state(record),
         "throughput": metrics.throughput(record),
         "slo": slo(record),
+        **_windows(record),
         "time_share": metrics.time_share(record),
         "limiter": metrics.limiter_share(record),
         "utilization": metrics.utilization(record),
@@ -108,6 +112,12 @@ def _warnings(record: RunRecord) -> list[str]:
     if left:
         found.append(f"{left} of {counts['submitted']} requests were unfinished when the run ended")
     return found
+
+
+def _windows(record: RunRecord) -> dict[str, Any]:
+    """Return the run by windows of arrival time, where the scenario asks for them."""
+    length = getattr(getattr(record.scenario, "simulation", None), "window", None)
+    return {} if length is None else {"windows": windows(record, length)}
 
 
 def _behind(record: RunRecord) -> dict[str, Any]:
@@ -184,6 +194,8 @@ def _without_unknowns(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {key: _without_unknowns(part) for key, part in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_without_unknowns(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
     return value
 
 

@@ -31,7 +31,6 @@ NOT_BUILT: Mapping[str, object] = {
     "parallelism.pipeline_parallel_size": 1,
     "parallelism.data_parallel_size": 1,
     "node.inter_node_link": AUTO,
-    "simulation.warmup": AUTO,
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
 

@@ -406,10 +406,12 @@ class Simulation(Section):
     seed : of all random draws
     fidelity : submit one piece of work a step, or one a kernel
     fast_forward : jump over steps that repeat; false steps through them, with the same result
-    warmup : seconds left out of steady-state figures; auto finds them
+    warmup : left out of the steady-state figures; auto finds how much [s]
+    window : also tell of the run by windows of arrival time, such as 1h of a day; null does not [s]
     """
 
     seed: Annotated[int, Ge(0)] = 0
     fidelity: Literal["step", "kernel"] = "step"
     fast_forward: Flag = True
     warmup: Seconds | Auto = AUTO
+    window: Annotated[Seconds, Gt(0)] | None = None

@@ -414,7 +414,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
         ("parallelism.pipeline_parallel_size", "parallelism.pipeline_parallel_size=2"),
         ("parallelism.data_parallel_size", "parallelism.data_parallel_size=2"),
         ("node.inter_node_link", "node.inter_node_link=infiniband"),
-        ("simulation.warmup", "simulation.warmup=5"),
     ],
 )
 def test_a_part_that_is_not_built_yet_is_refused_by_its_key(key: str, assignment: str) -> None:
