@@ -54,6 +54,7 @@ class Datasheet(BaseModel):
     tdp : board power limit [W]
     link : to the other devices of the node
     pcie : to the host, one direction [B/s]
+    c2c : to the host where both are one module and share an address space, one direction [B/s]
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +71,7 @@ class Datasheet(BaseModel):
     tdp: Sourced[Watts] | None = None
     link: Link
     pcie: Sourced[RateBytes] | None = None
+    c2c: Sourced[RateBytes] | None = None
 
 
 def sourced_fields(datasheet: Datasheet) -> dict[str, Sourced[object]]:

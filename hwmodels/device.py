@@ -117,6 +117,11 @@ class DeviceProfile(BaseModel):
         return self.datasheet.pcie.value if self.datasheet.pcie else None
 
     @property
+    def c2c_bandwidth(self) -> float | None:
+        """Bandwidth to the processor in the same module, one direction; None where there is none [B/s]."""
+        return self.datasheet.c2c.value if self.datasheet.c2c else None
+
+    @property
     def price(self) -> Price | None:
         """On-demand list price with its provider and date; None where none is known."""
         return list_price(self.id)

@@ -37,7 +37,7 @@ class SpeculativeStepModel:
 
     Parameters
     ----------
-    device, engine, model, parallelism, quantization, sampling, routing, attention : of the target, as in
+    device, engine, model, parallelism, quantization, sampling, routing, attention, fidelity : of the target, as in
         ``StepModel``
     num_speculative_tokens : draft passes of a step (k)
     width : candidates at each drafted position; all of them are verified [tokens]
@@ -64,6 +64,7 @@ class SpeculativeStepModel:
         sampling: Literal["greedy", "top_p_top_k"] | str = "greedy",
         routing: Routing | None = None,
         attention: Literal["flash", "naive"] | str = "flash",
+        fidelity: Literal["step", "kernel"] = "step",
     ) -> None:
         def target(queries: int) -> StepModel:
             return StepModel(
@@ -76,6 +77,7 @@ class SpeculativeStepModel:
                 routing=routing,
                 attention=attention,
                 queries=queries,
+                fidelity=fidelity,
             )
 
         def drafting(queries: int) -> StepModel | None:
@@ -90,6 +92,7 @@ class SpeculativeStepModel:
                 routing=routing,
                 attention=attention,
                 queries=queries,
+                fidelity=fidelity,
             )
 
         self.device, self.engine, self.model = device, engine, model

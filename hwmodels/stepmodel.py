@@ -51,6 +51,7 @@ class StepModel:
     routing : how tokens choose experts; real traffic (``Zipf(0.8)``) if not given
     attention : ``flash``, or ``naive`` with the score matrix written to and read from HBM
     queries : tokens that each decoding sequence computes in a step: 1, or one and the drafted ones it verifies
+    fidelity : what ``phases`` returns: the parts of a step, or its kernels (those of identical layers together)
 
     Attributes
     ----------
@@ -74,6 +75,7 @@ class StepModel:
         routing: Routing | None = None,
         attention: Literal["flash", "naive"] | str = "flash",
         queries: int = 1,
+        fidelity: Literal["step", "kernel"] = "step",
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
@@ -102,8 +104,9 @@ class StepModel:
         self._bases: dict[int, float] = {}
         self._without_attention: dict[tuple[int, int], float] = {}
         self._pieces: dict[tuple[int, int, int], _Constants] = {}
-        self._token_phases = TokenPhases(self.tokens)
-        self._phases_of_rows: dict[int, Phase] = {}
+        self.by_kernel = fidelity == "kernel"
+        self._token_phases = TokenPhases(self.tokens, by_kernel=self.by_kernel)
+        self._phases_of_rows: dict[int, tuple[Phase, ...]] = {}
         self._constants: dict[tuple[int, int], _Constants] = {}
         self._ramps: dict[int, NDArray[np.float64]] = {}
         self.one_full = (
@@ -178,45 +181,55 @@ class StepModel:
     ) -> tuple[Phase, ...]:
         """Return the phases of a step (parameters as in ``step_ns``); their seconds sum to it, unrounded."""
         m = padded(self._capture, n_decode * self.queries + sum(chunk[0] for chunk in prefill))
-        attention = self._attention_time(n_decode, context_sum, longest, prefill, contexts)
         sequences = np.array([n_decode + len(prefill)])
-        found = [*self._token_phases.at(m), as_phase("attention", attention), self._head_phase(sampled)]
+        attention = self._attention_phases(n_decode, context_sum, longest, prefill, contexts)
+        found = [*self._token_phases.at(m), *attention, *self._head_phases(sampled)]
         if self._state_seconds:
             found.append(as_phase("state", self.state_time(sequences)))
         host = float(self.host_seconds(sequences)[0])
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
 
-    def _head_phase(self, sampled: int) -> Phase:
+    def _head_phases(self, sampled: int) -> tuple[Phase, ...]:
         """Return output head and sampler for so many rows."""
         found = self._phases_of_rows.get(sampled)
         if found is None:
             rows = _neighbours(sampled)
-            phases = phases_of("head", self.rows_time(rows), len(rows))
-            self._phases_of_rows.update(zip(rows.tolist(), phases, strict=True))
+            times = self._rows_times(rows) if self.by_kernel else {"head": self.rows_time(rows)}
+            columns = [phases_of(name, time, len(rows)) for name, time in times.items()]
+            self._phases_of_rows.update(zip(rows.tolist(), zip(*columns, strict=True), strict=True))
             found = self._phases_of_rows[sampled]
         return found
 
-    def _attention_time(
+    def _attention_phases(
         self,
         n_decode: int,
         context_sum: int,
         longest: int,
         prefill: Sequence[tuple[int, int]],
         contexts: Sequence[int] | None,
-    ) -> KernelTime:
-        """Return the attention of all layers in one step, split by cause [s]."""
+    ) -> list[Phase]:
+        """Return the attention of all layers in one step; by kernel, of each kind of layer, chunks and decodes apart.
+
+        A fixed time that both would have is charged once, as in ``mixed_seconds``.
+        """
         factor = self._mixed_factor(max((chunk[0] for chunk in prefill), default=0))
         total = KernelTime()
-        for kind in self.kinds:
-            time = kind.prefill.time(prefill)
+        kernels: list[Phase] = []
+        for number, kind in enumerate(self.kinds):
+            chunks, decodes, fixed = kind.prefill.time(prefill), KernelTime(), KernelTime()
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
                 terms = kind.terms(n_decode, -(-most // kind.decode_params.key_block))
                 t0, terms = float(terms.t0), replace(terms, t0=0.0)
-                fixed = max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0
-                time = time + terms.time(float(x)).times(factor) + KernelTime(latency=fixed)
-            total = total + time.times(float(kind.count))
-        return total
+                decodes = terms.time(float(x)).times(factor)
+                fixed = KernelTime(latency=max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
+            count = float(kind.count)
+            if self.by_kernel:
+                kernels.append(as_phase(f"prefill attention {number}", chunks.times(count)))
+                kernels.append(as_phase(f"decode attention {number}", (decodes + fixed).times(count)))
+            else:
+                total = total + (chunks + decodes + fixed).times(count)
+        return kernels if self.by_kernel else [as_phase("attention", total)]
 
     def padded(self, m: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what each token count is padded to: the next capture size; itself above the largest."""
@@ -228,12 +241,22 @@ class StepModel:
 
     def rows_time(self, sampled: NDArray[np.int64]) -> KernelTime:
         """Return the time of output head and sampler for each number of rows, split by cause [s]."""
+        head, sampler = self._head_and_sampler(sampled)
+        return (head + sampler).times(np.where(sampled > 0, 1.0, 0.0))
+
+    def _rows_times(self, sampled: NDArray[np.int64]) -> dict[str, KernelTime]:
+        """Return ``rows_time`` kernel by kernel."""
+        there = np.where(sampled > 0, 1.0, 0.0)
+        names = zip(("head", "sampler"), self._head_and_sampler(sampled), strict=True)
+        return {name: time.times(there) for name, time in names}
+
+    def _head_and_sampler(self, sampled: NDArray[np.int64]) -> tuple[KernelTime, KernelTime]:
         rows = self.padded(sampled).astype(np.float64)
         head = self._head.time(self.chip, np.maximum(rows, 1.0))
         sampler = sampler_time(
             self.chip, self.tokens.streaming, self._sampler, sampled.astype(np.float64), self.plan.vocab
         )
-        return (head + sampler).times(np.where(sampled > 0, 1.0, 0.0))
+        return head, sampler
 
     def state_time(self, sequences: NDArray[np.int64]) -> KernelTime:
         """Return the time to read and write the recurrent states of each number of sequences [s]."""

@@ -81,11 +81,14 @@ class Phase:
     name : ``gemm``, ``attention``, ``moe``, ``communication``, ``head``, ``host``, ...
     seconds : its time alone [s]
     demands : resource -> resource-seconds (``hbm``, ``compute``, ``link``, ``host``), none above ``seconds``
+    seconds_on_share : its time without contention while it is held to a share of the compute units, others having the
+        rest; None: it has no units of its own [s]
     """
 
     name: str
     seconds: float
     demands: Mapping[str, float]
+    seconds_on_share: float | None = None
 
 
 def phases_of(name: str, times: KernelTime, count: int) -> list[Phase]:
@@ -136,6 +139,7 @@ def chip_of(device: StepDevice) -> Chip:
         l2_bytes=float(device.l2_bytes),
         onchip_bytes=float(device.smem_bytes_per_sm or 0),
         link_bandwidth=device.link_bandwidth,
+        unit_share=getattr(device, "unit_share", 1.0),
         roofline3=device.form == "roofline3",
         feed=ONCHIP_BYTES_PER_CLOCK * (device.boost_hz or USUAL_CLOCK) * device.n_sm,
         feed_waits=device.arch not in FED_WHILE_COMPUTING,

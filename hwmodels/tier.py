@@ -75,6 +75,8 @@ class HostedDevice(Protocol):
     @property
     def pcie_bandwidth(self) -> float | None: ...
     @property
+    def c2c_bandwidth(self) -> float | None: ...
+    @property
     def link_type(self) -> str: ...
     @property
     def link_bandwidth(self) -> float: ...
@@ -123,12 +125,14 @@ def store_seconds(tier: TierProfile, direction: Direction, blocks: int, block_by
 
 
 def host_link(device: HostedDevice) -> float:
-    """Return the rate of a device's link to its host, one direction [B/s].
+    """Return the rate of a device's link to its host, one direction: chip to chip where there is one, else PCIe [B/s].
 
     Raises
     ------
     CatalogError : the device's file does not say
     """
+    if device.c2c_bandwidth is not None:
+        return device.c2c_bandwidth
     if device.pcie_bandwidth is None:
         raise CatalogError(
             f"device {device.id!r} states no link to its host, which KV tiers need; set device to "

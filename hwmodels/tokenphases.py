@@ -19,10 +19,12 @@ class TokenPhases:
     Parameters
     ----------
     tokens : the times
+    by_kernel : a phase for each kernel (those of identical layers together), not for each part
     """
 
-    def __init__(self, tokens: TokenTimes) -> None:
+    def __init__(self, tokens: TokenTimes, *, by_kernel: bool = False) -> None:
         self._tokens = tokens
+        self._parts = tokens.kernels if by_kernel else tokens.parts
         self._known: dict[int, tuple[Phase, ...]] = {}
 
     def at(self, m: int) -> tuple[Phase, ...]:
@@ -54,7 +56,7 @@ class TokenPhases:
         )
 
     def _exact(self, counts: list[int]) -> list[tuple[Phase, ...]]:
-        parts = self._tokens.parts(np.array(counts, dtype=np.float64))
+        parts = self._parts(np.array(counts, dtype=np.float64))
         columns = [phases_of(name, time, len(counts)) for name, time in parts.items()]
         return list(zip(*columns, strict=True))
 

@@ -50,10 +50,26 @@ class MatrixGroup:
 
     def time(self, chip: Chip, m: Array) -> KernelTime:
         """Return the summed time at each row count in ``m`` (1-d) [s]."""
-        each = linear_time(
+        return _weighted(self._each(chip, m), self.count)
+
+    def by_shape(self, chip: Chip, m: Array) -> list[KernelTime]:
+        """Return the time of all matrices of one shape at each row count in ``m`` (1-d), shape by shape [s]."""
+        each = self._each(chip, m)
+        full = np.shape(each.seconds)
+        return [
+            KernelTime(
+                *(
+                    np.broadcast_to(getattr(each, field), full)[:, shape] * times
+                    for field in KERNEL_TIME_FIELDS
+                )
+            )
+            for shape, times in enumerate(self.count.tolist())
+        ]
+
+    def _each(self, chip: Chip, m: Array) -> KernelTime:
+        return linear_time(
             chip, self.params, m[:, None], self.n[None, :], self.k[None, :], compute_factor=self.rate
         )
-        return _weighted(each, self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +154,46 @@ class TokenTimes:
         gemm = KernelTime()
         for group in self.matrices:
             gemm = gemm + group.time(self.chip, m)
-        kernels = sum(layer.count * layer.streaming.kernels for layer in self.plan.layers) + 2
-        streams = [
-            (float(layer.count), moved) for layer in self.plan.layers for moved in layer.streaming.moves
-        ]
-        ends = [(1.0, self.plan.embedding_bytes_per_token), (1.0, 2.0 * self.plan.message_bytes_per_token)]
+        streams, kernels = self._streams()
         found = {
             "gemm": gemm,
-            "elementwise": streams_time(self.chip, self.streaming, [*streams, *ends], m, float(kernels)),
+            "elementwise": streams_time(self.chip, self.streaming, streams, m, kernels),
         }
         if self.experts:
             found["moe"] = KernelTime()
             for group in self.experts:
                 found["moe"] = found["moe"] + group.time(self.chip, m)
+        return found | self._others(m)
+
+    def kernels(self, m: Array) -> dict[str, KernelTime]:
+        """Return ``parts`` kernel by kernel, those of identical layers together.
+
+        Streaming kernels without a size of their own (cache writes) are one entry.
+        """
+        found: dict[str, KernelTime] = {}
+        for number, group in enumerate(self.matrices):
+            for shape, time in enumerate(group.by_shape(self.chip, m)):
+                found[f"gemm {number}.{shape}"] = time
+        streams, left = self._streams()
+        for number, stream in enumerate(streams):
+            found[f"elementwise {number}"] = streams_time(self.chip, self.streaming, [stream], m, stream[0])
+            left -= stream[0]
+        if left:
+            found["elementwise, no size"] = streams_time(self.chip, self.streaming, [], m, left)
+        for number, group in enumerate(self.experts):
+            found[f"moe {number}"] = group.time(self.chip, m)
+        return found | self._others(m)
+
+    def _streams(self) -> tuple[list[tuple[float, float]], float]:
+        """Return how often each streaming kernel runs and what it moves per token [B], and how many run in all."""
+        layers = self.plan.layers
+        streams = [(float(layer.count), moved) for layer in layers for moved in layer.streaming.moves]
+        ends = [(1.0, self.plan.embedding_bytes_per_token), (1.0, 2.0 * self.plan.message_bytes_per_token)]
+        return [*streams, *ends], float(sum(layer.count * layer.streaming.kernels for layer in layers) + 2)
+
+    def _others(self, m: Array) -> dict[str, KernelTime]:
+        """Return recurrent scans and all-reduces, where there are any [s]."""
+        found: dict[str, KernelTime] = {}
         recurrent = [
             (layer.count, layer.recurrent) for layer in self.plan.layers if layer.recurrent is not None
         ]

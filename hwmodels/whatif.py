@@ -30,6 +30,7 @@ _PARSERS: dict[str, Callable[[object], float]] = {
     "tdp": parse_watts,
     "link.bandwidth": parse_rate_bytes,
     "pcie": parse_rate_bytes,
+    "c2c": parse_rate_bytes,
 }
 #: below these [B/s, FLOP/s] steps would last for years
 _LEAST = {"hbm_bandwidth": 1e6, "peak_flops": 1e9, "link.bandwidth": 1e3}
@@ -43,6 +44,7 @@ _SPELLINGS = {
     "tdp_w": "tdp",
     "link_bandwidth": "link.bandwidth",
     "pcie_bandwidth": "pcie",
+    "c2c_bandwidth": "c2c",
 }
 
 

@@ -16,11 +16,13 @@ from typing import final
 import simpy
 
 from ..hwmodels.steptypes import Phase
-from .sharing import Plan, ResourceError, fair_rates, lay_out
+from .sharing import FairRate, Plan, ResourceError, beside_others, fair_shares, lay_out
 
-_CAPACITIES: Mapping[str, float] = {"hbm": 1.0, "compute": 1.0, "link": 1.0, "host": 1.0}
+_CAPACITIES: Mapping[str, float] = dict.fromkeys(("hbm", "compute", "link", "host", "h2d", "d2h"), 1.0)
 _COMPLETE_NS = 1e-6  # progress this close to a boundary has reached it: float noise, not a nanosecond more
 _NOT_KNOWN: tuple[Mapping[str, float]] = ({},)
+_FREE = FairRate(1.0, None)
+_ALONE = 1.0, _FREE
 
 
 @final
@@ -35,11 +37,13 @@ class Work:
     start_ns, end_ns : when it ran [ns]; the end is -1 while it does
     phase_ends_ns : when each phase ended, so far as the device has had to look [ns]
     completed : whether every phase has run to its end
+    waited_ns : resource -> how much longer it took so far because others held it (``compute`` also where it was
+        held to its share of the units), up to the last change of its rate [ns]
     """
 
     __slots__ = (
         "base", "completed", "device", "done", "end_ns", "late_phases", "look_ns", "phase_ends_ns", "plan",
-        "rate", "since", "start_ns",
+        "rate", "share", "since", "start_ns", "waited_ns", "waits_since",
     )  # fmt: skip
 
     def __init__(
@@ -49,9 +53,11 @@ class Work:
         self.done = simpy.Event(device.env)
         self.plan = plan
         self.late_phases = late_phases
-        self.start_ns = self.since = self.look_ns = now
+        self.start_ns = self.since = self.look_ns = self.waits_since = now
         self.base: float = 0.0
         self.rate: float = 1.0
+        self.share = _ALONE
+        self.waited_ns: dict[str, float] = {}
         self.phase_ends_ns: list[int] = []
         self.end_ns = -1
         self.completed = False
@@ -64,6 +70,11 @@ class Work:
     def load(self) -> Mapping[str, float]:
         """Share of each resource that the current phase holds at full speed."""
         return self.plan.loads[len(self.phase_ends_ns)]
+
+    @property
+    def on_share(self) -> bool:
+        """Whether the current phase has compute units of its own beside others."""
+        return self.plan.speeds[len(self.phase_ends_ns)] is not None
 
     def progress(self, now: int) -> float:
         """Return how far it is at the current rate [ns of its own time]."""
@@ -92,10 +103,22 @@ class Work:
         part = (self.progress(now) - start) / max(1, self.plan.bounds[k] - start)
         return {name: demand * part for name, demand in self.plan.demands[k].items()}
 
-    def set_rate(self, rate: float, now: int) -> None:
-        """Go on at another rate from now."""
+    def set_rate(self, speed: float, share: FairRate, now: int) -> None:
+        """Go on at another rate from now: so much of a full speed, which is so much of that alone."""
+        if (speed, share) != self.share:
+            self.settle_waits(now)
+            self.share = speed, share
+        rate = speed * share.rate
         if rate != self.rate:
             self.base, self.since, self.rate = self.progress(now), now, rate
+
+    def settle_waits(self, now: int) -> None:
+        """Add up what it has waited for since its rate last changed."""
+        (speed, (rate, short)), passed = self.share, now - self.waits_since
+        self.waits_since = now
+        for resource, lost in (("compute", 1.0 - speed), (short, speed * (1.0 - rate))):
+            if resource is not None and lost > 0.0:
+                self.waited_ns[resource] = self.waited_ns.get(resource, 0.0) + lost * passed
 
 
 @final
@@ -214,6 +237,7 @@ class SharedDevice:
 
     def _finish(self, work: Work, now: int) -> None:
         self._active.remove(work)
+        work.settle_waits(now)
         work.end_ns = now
         _ = work.done.succeed(work)
 
@@ -221,7 +245,7 @@ class SharedDevice:
         """Set the rates, and the wake-up at the next boundary; of a work alone only the last one counts."""
         active = self._active
         if len(active) == 1:
-            active[0].set_rate(1.0, now)
+            active[0].set_rate(*_ALONE, now)
             active[0].look_ns = active[0].end_of(active[0].plan.bounds[-1])
         elif active:
             for work in active:
@@ -229,9 +253,15 @@ class SharedDevice:
                     work.plan = lay_out(work.late_phases(), self.capacities, work.plan.bounds[-1])
                     work.late_phases = None
                     self._advance(work, now)
-            rates = fair_rates([work.load for work in active], self.capacities)
-            for work, rate in zip(active, rates, strict=True):
-                work.set_rate(rate, now)
+            # Compute units are shared out between those that have their own; one of them alone has all.
+            split = sum(work.on_share for work in active) > 1
+            full = [
+                beside_others(work.plan, len(work.phase_ends_ns)) if split else (1.0, work.load)
+                for work in active
+            ]
+            shares = fair_shares([load for _, load in full], self.capacities)
+            for work, (speed, _), share in zip(active, full, shares, strict=True):
+                work.set_rate(speed, share, now)
                 work.look_ns = work.end_of(work.plan.bounds[len(work.phase_ends_ns)])
         self._wake_at(min([work.look_ns for work in active], default=-1), now)
 

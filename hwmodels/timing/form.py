@@ -43,6 +43,7 @@ class Chip:
     feed : at which the on-chip memories of all units together feed their matrix units [B/s]; 0 where unknown
     feed_waits : warps load operands into registers, each twice, and compute then; else the matrix unit reads on-chip
         memory itself while it computes
+    unit_share : of the device's compute units that ``units`` are, where others use the rest [-]
     roofline3 : True for devices without comparable units (TPU): ``t0 + max(FLOP/(ec C), bytes/(eb B))``
     """
 
@@ -52,6 +53,7 @@ class Chip:
     l2_bytes: float = 0.0
     onchip_bytes: float = 0.0
     link_bandwidth: float = 0.0
+    unit_share: float = 1.0
     roofline3: bool = False
     feed: float = 0.0
     feed_waits: bool = True

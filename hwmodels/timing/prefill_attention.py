@@ -334,7 +334,8 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         params = replace(params, wq=0.0, tt=0.0, k0=0.0)
         units, exponentials = 1.0, 0.0
     else:
-        units, exponentials = chip.units, params.sx * _REFERENCE_UNITS / chip.units
+        units = chip.units
+        exponentials = params.sx * _REFERENCE_UNITS / (units / chip.unit_share)
     if not params.packed:
         shape = replace(shape, packed=False)
     tile = _tile_rows(chip, shape, params.tile)

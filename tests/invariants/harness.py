@@ -114,7 +114,7 @@ class HostedDevice:
     """A device whose host link is a third as fast as its memory."""
 
     id, link_type, link_bandwidth = "any", "NVLink", 1e9
-    hbm_bandwidth, pcie_bandwidth = 3 / 0.7e-6, 1 / 0.7e-6
+    hbm_bandwidth, pcie_bandwidth, c2c_bandwidth = 3 / 0.7e-6, 1 / 0.7e-6, None
 
 
 def _route(slower: int) -> Route:

@@ -22,7 +22,7 @@ class FastHost:
     """A device whose link to the host takes a third of its memory bandwidth."""
 
     id, link_type, link_bandwidth = "any", "NVLink", 1e9
-    hbm_bandwidth, pcie_bandwidth = 3e12, 1e12
+    hbm_bandwidth, pcie_bandwidth, c2c_bandwidth = 3e12, 1e12, None
 
 
 def kind(read: float = 1e12, write: float = 1e12, latency: float = 0.0, depth: int = 1 << 20) -> TierProfile:
