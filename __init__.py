@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from .sim.sizing import size
     from .sim.studies.capacity_plan import load_plan
     from .sim.studies.compare import Comparison, compare
+    from .sim.studies.explain import explain
     from .sim.studies.plan import plan
+    from .sim.studies.roofline import roofline
     from .sim.studies.study import load_study
     from .sim.studies.sweep import sweep
+    from .sim.studies.waterfall import waterfall
 
     __version__: str
 
@@ -48,6 +51,7 @@ __all__ = [
     "StepModel",
     "__version__",
     "compare",
+    "explain",
     "list_devices",
     "list_engines",
     "list_models",
@@ -59,10 +63,12 @@ __all__ = [
     "load_study",
     "plan",
     "resolve",
+    "roofline",
     "simulate",
     "simulate_draws",
     "size",
     "sweep",
+    "waterfall",
 ]
 
 _HOME = {
@@ -76,6 +82,7 @@ _HOME = {
     "SizeReport": "hwmodels.sizing",
     "StepModel": "hwmodels.stepmodel",
     "compare": "sim.studies.compare",
+    "explain": "sim.studies.explain",
     "list_devices": "hwmodels.device",
     "list_engines": "hwmodels.engine",
     "list_models": "hwmodels.model",
@@ -87,10 +94,12 @@ _HOME = {
     "load_study": "sim.studies.study",
     "plan": "sim.studies.plan",
     "resolve": "sim.scenario",
+    "roofline": "sim.studies.roofline",
     "simulate": "sim.run",
     "simulate_draws": "sim.draws",
     "size": "sim.sizing",
     "sweep": "sim.studies.sweep",
+    "waterfall": "sim.studies.waterfall",
 }
 
 
