@@ -7,17 +7,15 @@ Every function takes rows, one a timing, and returns an altair chart. A row has 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import altair as alt
-import pyarrow as pa
 
-Rows = Sequence[Mapping[str, Any]]
-Layered = alt.LayerChart | alt.FacetChart
+from .data import Layered, Rows
+from .data import table as _data
+from .palette import FITTED, HELD_OUT, MUTED
 
-FITTED: Final = "#5b84b1"
-HELD_OUT: Final = "#d9541e"
 WIDTH: Final = 290
 HEIGHT: Final = 270
 _ROLES: Final = ("fitted", "held out")
@@ -43,7 +41,7 @@ def predicted_against_measured(rows: Rows, *, width: int = WIDTH, height: int = 
     low, high = _span([*_times(rows, "measured_us"), *_times(rows, "predicted_us")])
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     ends = alt.Chart(_data([{"measured_us": end, "predicted_us": end} for end in (low, high)]))
-    equal = ends.mark_line(color="#333333", strokeWidth=1, strokeDash=[4, 3], clip=True)
+    equal = ends.mark_line(color=MUTED, strokeWidth=1, strokeDash=[4, 3], clip=True)
     points = alt.Chart(_data(rows)).mark_point(filled=True, size=22, clip=True)
     measured = alt.X("measured_us:Q", title="measured [µs]", scale=scale, axis=_decades(low, high))
     predicted = alt.Y("predicted_us:Q", title="predicted [µs]", scale=scale, axis=_decades(low, high))
@@ -57,7 +55,7 @@ def residuals(rows: Rows, *, width: int = WIDTH, height: int = HEIGHT) -> Layere
     """Return errors over the measured time: a form that is wrong somewhere shows as a drift away from 0."""
     low, high = _span(_times(rows, "measured_us"))
     edge = _edge(rows)
-    zero = alt.Chart(_data([{"at": 0.0}])).mark_rule(color="#333333", strokeDash=[4, 3])
+    zero = alt.Chart(_data([{"at": 0.0}])).mark_rule(color=MUTED, strokeDash=[4, 3])
     points = _clipped(rows, edge).mark_point(filled=True, size=22, clip=True)
     return alt.layer(
         zero.encode(y=alt.Y("at:Q", title="predicted / measured − 1", axis=_percents(), scale=_errors(edge))),
@@ -88,9 +86,9 @@ def residuals_by_regime(rows: Rows, *, width: int = WIDTH, height: int = HEIGHT)
         ticks=False,
         rule=False,
         box=alt.MarkConfig(opacity=0.35),
-        median=alt.MarkConfig(color="#1c2733", size=14),
+        median=alt.MarkConfig(color=MUTED, size=14),
     )
-    zero = alt.Chart(_data([{"at": 0.0}])).mark_rule(color="#333333", strokeDash=[4, 3])
+    zero = alt.Chart(_data([{"at": 0.0}])).mark_rule(color=MUTED, strokeDash=[4, 3])
     errors = alt.X("shown:Q", title="predicted / measured − 1", axis=_percents(), scale=_errors(edge))
     half = alt.YOffset("role:N", scale=alt.Scale(domain=list(_ROLES)))
     return alt.layer(
@@ -98,11 +96,6 @@ def residuals_by_regime(rows: Rows, *, width: int = WIDTH, height: int = HEIGHT)
         boxes.encode(x=errors, y=regimes, yOffset=half, color=_colour()),
         ticks.encode(x=errors, y=regimes, yOffset=half, color=_colour(), tooltip=_tooltip()),
     ).properties(width=width, height=height, title=_note("Error by regime", rows, edge))
-
-
-def _data(rows: Rows) -> pa.Table:
-    """Return rows as a table: altair would check a list of them against its schema, one by one."""
-    return pa.Table.from_pylist([dict(row) for row in rows])
 
 
 def _times(rows: Rows, name: str) -> list[float]:
