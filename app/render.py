@@ -103,6 +103,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("throughput", _throughput(summary)),
         *labelled("SLO", _slo(summary)),
         *labelled("cost", _cost(summary)),
+        *labelled("energy", _energy(summary)),
         *labelled("time spent", _shares(summary["time_share"])),
         *labelled("batch limit", _shares(summary["limiter"])),
         *labelled("utilization", _utilization(summary)),
@@ -221,6 +222,16 @@ def _cost(summary: Summary) -> list[str]:
     if summary["cost"]["usd_per_million_tokens"] is None:
         return []
     return _figures(summary["cost"], words, number, before=False)
+
+
+def _energy(summary: Summary) -> list[str]:
+    """Say what was drawn, and how far the power of this board is known."""
+    energy = summary["energy"]
+    if energy["joule_per_output_token"] is None:
+        return []
+    words = {"joule_per_output_token": "J per output token", "mean_watts": "W"}
+    spread = f"± {energy['spread'] * 100:.0f} %: {energy['source'].split(',')[0]}"
+    return [*_figures(energy, words, number, before=False), spread]
 
 
 def _shares(shares: Mapping[str, float | None]) -> list[str]:

@@ -45,16 +45,33 @@ class PriceList(BaseModel):
     offers: dict[str, tuple[Price, ...]]
 
 
-@lru_cache(maxsize=1)
-def offers() -> dict[str, tuple[Price, ...]]:
-    """Return every known offer by device id."""
-    return validate(PriceList, read_yaml(PRICES, "price"), "price", str(PRICES)).offers
+@lru_cache(maxsize=8)
+def offers(table: str | None = None) -> dict[str, tuple[Price, ...]]:
+    """Return every offer by device id, of the bundled list or of a file in its form.
+
+    Raises
+    ------
+    CatalogError
+        The file is not there, or not of that form.
+    """
+    path = PRICES if table is None else Path(table)
+    return validate(PriceList, read_yaml(path, "price"), "price", str(path)).offers
 
 
-def list_price(device_id: str) -> Price | None:
-    """Return the middle on-demand offer for a device (the cheaper of the two middle ones), or None.
+def list_price(device_id: str, table: str | None = None, *, spot: bool = False) -> Price | None:
+    """Return the middle offer for a device (the cheaper of the two middle ones), or None.
 
     The middle one: offers for one device differ by up to a factor of two, and a mean is nobody's price.
+
+    Parameters
+    ----------
+    table : file of offers in place of the bundled list
+    spot : by spot prices, of the offers that have one
     """
-    known = sorted(offers().get(device_id, ()), key=lambda price: (price.usd_per_hour, price.provider))
+
+    def price(offer: Price) -> float:
+        return offer.usd_per_hour if not spot or offer.spot_usd_per_hour is None else offer.spot_usd_per_hour
+
+    known = [offer for offer in offers(table).get(device_id, ()) if not spot or offer.spot_usd_per_hour]
+    known.sort(key=lambda offer: (price(offer), offer.provider))
     return known[(len(known) - 1) // 2] if known else None

@@ -14,21 +14,24 @@ from ..hwmodels.speculation import SpeculativeStepModel
 from .attribution import CHARGED
 
 if TYPE_CHECKING:
+    from ..hwmodels.power import PowerModel
     from ..hwmodels.stepmodel import StepModel
     from ..hwmodels.steptypes import StepDevice
     from .steprow import StepRow
 
 Int64Array = npt.NDArray[np.int64]
 
+PICO = 1e12
 WORK: Mapping[str, tuple[str, float]] = {
-    "useful_flop_seconds": ("useful_flop_seconds", 1e12),
+    "useful_flop_seconds": ("useful_flop_seconds", PICO),
     "useful_hbm_bytes": ("useful_bytes", 1.0),
-    "kernel_busy_s": ("kernel_busy_s", 1e12),
-    "sm_active_s": ("sm_active_s", 1e12),
-    "tensor_active_s": ("tensor_active_s", 1e12),
-    "dram_active_s": ("dram_active_s", 1e12),
+    "kernel_busy_s": ("kernel_busy_s", PICO),
+    "sm_active_s": ("sm_active_s", PICO),
+    "tensor_active_s": ("tensor_active_s", PICO),
+    "dram_active_s": ("dram_active_s", PICO),
 }
 """Sum -> column of ``StepAccount``, and the whole units in one of its own."""
+ABOVE_IDLE = "power_above_idle_s"
 SAMPLE_STEPS = 64
 LEVER_STEP = 0.1
 
@@ -44,14 +47,19 @@ class StepAccountant:
     ----------
     model : the step model
     keep_steps : return per-step columns
+    power : what a board draws, where that is known
     """
 
-    def __init__(self, model: StepModel, *, keep_steps: bool = False) -> None:
+    def __init__(
+        self, model: StepModel, *, keep_steps: bool = False, power: PowerModel | None = None
+    ) -> None:
         self.model = model
         self.timer: StepModel | SpeculativeStepModel = model
         self.keep_steps = keep_steps
         self.causes_ns = dict.fromkeys(CHARGED, 0)
+        self.power = power
         self._work = dict.fromkeys(WORK, 0)
+        self._above_idle = 0
         self._sample: list[_Sampled] = []
         self._stride = 1
         self._seen = 0
@@ -85,6 +93,10 @@ class StepAccountant:
             self._work[name] += int(
                 np.rint(np.asarray(getattr(found, column)) * units).astype(np.int64).sum()
             )
+        if self.power is not None:
+            seconds = found.causes_ns.sum(axis=1) / 1e9
+            drawn = self.power.above_idle_s(seconds, found.tensor_active_s, found.dram_active_s)
+            self._above_idle += int(np.rint(drawn * PICO).astype(np.int64).sum())
         return found.causes_ns
 
     def _pick(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> None:
@@ -102,8 +114,9 @@ class StepAccountant:
         )
 
     def work(self) -> dict[str, float]:
-        """Return the sums over the run, of one GPU: seconds [s] and bytes [B]."""
-        return {name: total / WORK[name][1] for name, total in self._work.items()}
+        """Return the sums over the run, of one GPU: seconds [s] and bytes [B]; power in seconds at its limit [s]."""
+        found = {name: total / WORK[name][1] for name, total in self._work.items()}
+        return found if self.power is None else found | {ABOVE_IDLE: self._above_idle / PICO}
 
     def elasticity(
         self, rebuild: Callable[[StepDevice], StepModel | SpeculativeStepModel]

@@ -15,6 +15,7 @@ from .accounting import StepAccountant, columns_of
 from .steprow import context_tokens, unfolded
 
 if TYPE_CHECKING:
+    from ..hwmodels.power import PowerModel
     from ..hwmodels.speculation import SpeculativeStepModel
     from .speculative import Speculation
     from .steprow import StepRow
@@ -30,8 +31,10 @@ class DraftAccountant(StepAccountant):
     draft_ns : time that drafting took [ns]
     """
 
-    def __init__(self, model: SpeculativeStepModel, *, keep_steps: bool = False) -> None:
-        super().__init__(model.plain, keep_steps=keep_steps)
+    def __init__(
+        self, model: SpeculativeStepModel, *, keep_steps: bool = False, power: PowerModel | None = None
+    ) -> None:
+        super().__init__(model.plain, keep_steps=keep_steps, power=power)
         self.timer = self.speculative = model
         self.draft_ns = 0
         self._draft_ns: Int64Array = np.zeros(0, dtype=np.int64)

@@ -12,6 +12,7 @@ from .histogram import exact_sum
 from .latency import completed, spans_ns
 from .record import CAUSES, LIMITERS, RunRecord
 from .request import Status
+from .slo import met_slo
 
 WASTE: tuple[str, ...] = ("waste", "waste_reserved", "waste_internal", "waste_external")
 
@@ -123,11 +124,11 @@ def kv(record: RunRecord) -> Figures:
 
 
 def cost(record: RunRecord) -> Figures:
-    """Return the price of all GPUs over the run's duration, by million tokens of completed requests [USD].
+    """Return the price of all GPUs over the run's duration, by million tokens and by completed request [USD].
 
     Beside it stands the price of one GPU that it rests on [USD/h].
     """
-    names = ("usd_per_million_output_tokens", "usd_per_million_tokens")
+    names = ("usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_request", "usd_total")
     price = record.setup.usd_per_gpu_hour
     if price is None:
         unpriced = Unknown("the device has no list price; set price.usd_per_gpu_hour")
@@ -136,21 +137,67 @@ def cost(record: RunRecord) -> Figures:
     if outputs == 0 or record.end_ns <= record.start_ns:
         return {**dict.fromkeys(names, Unknown(NO_COMPLETED)), "usd_per_gpu_hour": price}
     usd = price * record.setup.gpus * record.duration_s / 3600
-    per_million = zip(names, (usd * 1e6 / outputs, usd * 1e6 / (inputs + outputs)), strict=True)
-    return {**dict(per_million), "usd_per_gpu_hour": price}
+    requests = int(completed(record).sum())
+    figures = (usd * 1e6 / outputs, usd * 1e6 / (inputs + outputs), usd / requests, usd)
+    return {**dict(zip(names, figures, strict=True)), "usd_per_gpu_hour": price}
 
 
 def energy(record: RunRecord) -> Figures:
-    """Return energy figures: unknown without a power model; the reason states the boards' limit."""
-    reason = "no calibrated power model"
-    _, outputs = token_counts(record)
-    watts = record.setup.tdp_w
-    if watts is not None and outputs > 0 and record.duration_s > 0:
-        total_w = watts * record.setup.gpus
-        joule = total_w * record.duration_s / outputs
-        bound = f"at most {total_w:.0f} W and {joule:.3g} J per output token"
-        reason += f"; the boards' power limit allows {bound}"
-    return dict.fromkeys(("joule_per_output_token", "mean_watts"), Unknown(reason))
+    """Return what all GPUs drew while their replicas existed, by token and by request of those completed.
+
+    ``mean_watts`` is of all GPUs together. ``level`` says whether the power of this very board was measured, ``spread``
+    is the half width of the 90 % interval of its mean power, relative.
+    """
+    names = ("joule_per_output_token", "joule_per_token", "joule_per_request", "mean_watts")
+    power, drawn = record.setup.power, record.work.get("power_above_idle_s")
+    if power is None or drawn is None:
+        unknown = Unknown("the board's power limit is not known")
+        return dict.fromkeys((*names, "level", "spread", "source", "joule_total"), unknown)
+    known: Figures = {"level": power.level, "spread": power.spread, "source": power.source}
+    wall_s = record.wall_ns / NS_PER_S
+    if wall_s <= 0:
+        return {**dict.fromkeys((*names, "joule_total"), Unknown("no time passed")), **known}
+    joule = record.setup.gpus_per_replica * power.joule(wall_s, drawn)
+    known["joule_total"] = joule
+    watts = joule / (wall_s / max(record.setup.replicas, 1))
+    inputs, outputs = token_counts(record)
+    requests = int(completed(record).sum())
+    if outputs == 0:
+        return {**dict.fromkeys(names, Unknown(NO_COMPLETED)), **known, "mean_watts": watts}
+    each = (joule / outputs, joule / (inputs + outputs), joule / requests, watts)
+    return {**dict(zip(names, each, strict=True)), **known}
+
+
+def classes(record: RunRecord) -> dict[str, Figures]:
+    """Return each SLO class's share of a run with several: requests, SLO attainment, what one request cost and drew.
+
+    Money and energy are shared out by the time that requests spent in service: those that run beside each other pay
+    alike.
+    """
+    if len(record.slo_classes) < 2:
+        return {}
+    served = completed(record)
+    stay = np.where(served, record.requests["last_token_ns"] - record.requests["first_scheduled_ns"], 0)
+    whole, met = exact_sum(stay), met_slo(record)
+    totals = {
+        "usd_per_request": (cost(record).get("usd_total"), "the device has no list price"),
+        "joule_per_request": (energy(record).get("joule_total"), "the board's power limit is not known"),
+    }
+    found: dict[str, Figures] = {}
+    for code, name in enumerate(record.slo_classes):
+        members = record.requests["slo_class"] == code
+        count, done = int(members.sum()), int((members & served).sum())
+        row: Figures = {"requests": count, "completed": done}
+        if isinstance(met, Unknown):
+            row["attainment"] = met
+        else:
+            row["attainment"] = int((met & members).sum()) / count if count else Unknown("no request of it")
+        share = exact_sum(stay[members]) / whole if whole else 0.0
+        for figure, (total, reason) in totals.items():
+            known = isinstance(total, float) and done
+            row[figure] = total * share / done if known else Unknown(reason if done else NO_COMPLETED)  # pyright: ignore[reportOperatorIssue]
+        found[name] = row
+    return found
 
 
 def simulation(record: RunRecord) -> Mapping[str, Figure]:

@@ -64,6 +64,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         **({} if record.speculative is None else {"speculative": dict(record.speculative)}),
         "cost": metrics.cost(record),
         "energy": metrics.energy(record),
+        **_classes(record),
         "verdict": verdict(record),
         "confidence": {
             "level": record.provenance.get("level", Unknown("the fitted lanes state no level")),
@@ -112,6 +113,12 @@ def _warnings(record: RunRecord) -> list[str]:
     if left:
         found.append(f"{left} of {counts['submitted']} requests were unfinished when the run ended")
     return found
+
+
+def _classes(record: RunRecord) -> dict[str, Any]:
+    """Return what each SLO class got and cost, where there are several."""
+    found = metrics.classes(record)
+    return {"classes": found} if found else {}
 
 
 def _windows(record: RunRecord) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from .histogram import LogHistogram
 
 if TYPE_CHECKING:
     from ..hwmodels.pool import KVPool
+    from ..hwmodels.power import PowerModel
 
 Column = npt.NDArray[Any]
 
@@ -41,7 +42,7 @@ class Setup:
     ----------
     gpus_per_replica, replicas : GPUs of one engine, and how many engines served side by side
     hbm_bandwidth : datasheet bandwidth of one GPU [B/s]
-    tdp_w : board power limit of one GPU [W]
+    power : what one GPU draws; None where its power limit is not known
     usd_per_gpu_hour : price of one GPU [USD/h]
     price_source : where that price is from, with its date
     client_overhead_s : server and network time that a client sees on top of the engine's [s]
@@ -53,7 +54,7 @@ class Setup:
     gpus_per_replica: int = 1
     replicas: int = 1
     hbm_bandwidth: float | None = None
-    tdp_w: float | None = None
+    power: PowerModel | None = None
     usd_per_gpu_hour: float | None = None
     price_source: str | None = None
     client_overhead_s: float | None = None
@@ -87,7 +88,8 @@ class RunRecord:
         ``tiers`` and ``swap`` where there are any: what was found in each tier, what went in and out [B]
     work : sums over the run, of one GPU (the mean over a replica's): ``useful_flop_seconds`` (FLOP over the
         peak of the dtype used [s]), ``useful_hbm_bytes`` [B], ``kernel_busy_s``, ``sm_active_s``,
-        ``tensor_active_s``, ``dram_active_s`` [s]; and ``elasticity``: lever -> share of busy time saved per
+        ``tensor_active_s``, ``dram_active_s`` [s]; ``power_above_idle_s``, what steps drew above the idle board, in
+        seconds at the power limit [s]; and ``elasticity``: lever -> share of busy time saved per
         share by which the lever grows
     counts : ``steps``, ``jumps``, ``events``, ``empty_batches``, ``wasted_tokens``, ``late_tokens``
     steps : per-step columns, shape (n_steps,), where they were asked for

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
 from ..hwmodels.pool import KVPool, PoolSettings
+from ..hwmodels.power import PowerModel, power_model
 from ..hwmodels.routing import routing_of
 from ..hwmodels.speculation import SpeculativeStepModel
 from ..hwmodels.stepmodel import StepModel
@@ -76,7 +77,7 @@ def simulate(
     model = step_model(resolved, cast("StepDevice", lanes))
     allocator = make_allocator(resolved, pool)
     scheduler = make_scheduler(resolved, model)
-    accountant = make_accountant(model, keep_steps=keep_steps)
+    accountant = make_accountant(model, keep_steps=keep_steps, power=power_model(resolved.device))
     recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens, keep_steps=keep_steps)
     rules = run_engine(resolved, workload, scheduler, allocator, model, recorder, progress)
     record = make_record(resolved, pool, allocator, accountant, recorder, lanes.families, rules)
@@ -154,11 +155,13 @@ def speculation_of(resolved: ResolvedScenario) -> Speculation | None:
     )
 
 
-def make_accountant(model: StepModel | SpeculativeStepModel, *, keep_steps: bool = False) -> StepAccountant:
+def make_accountant(
+    model: StepModel | SpeculativeStepModel, *, keep_steps: bool = False, power: PowerModel | None = None
+) -> StepAccountant:
     """Return what attributes the steps that a step model times."""
     if isinstance(model, SpeculativeStepModel):
-        return DraftAccountant(model, keep_steps=keep_steps)
-    return StepAccountant(model, keep_steps=keep_steps)
+        return DraftAccountant(model, keep_steps=keep_steps, power=power)
+    return StepAccountant(model, keep_steps=keep_steps, power=power)
 
 
 def _routing(asked: ExpertRouting) -> Routing:

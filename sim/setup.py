@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from ..hwmodels.power import power_model
 from .record import Setup
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def setup_of(resolved: ResolvedScenario) -> Setup:
         gpus_per_replica=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
         replicas=scenario.cluster.replicas * parallel.data_parallel_size,
         hbm_bandwidth=resolved.device.hbm_bandwidth,
-        tdp_w=resolved.device.tdp_w,
+        power=power_model(resolved.device),
         usd_per_gpu_hour=resolved.usd_per_gpu_hour,
         price_source=resolved.price_note,
         client_overhead_s=resolved.engine.client_overhead_s if resolved.engine.scope == "full" else None,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...hwmodels.prices import list_price
 from ..fields import AUTO, ScenarioError
 from .kvlevers import with_kv_levers
 from .parallel import check_experts, check_node
@@ -352,9 +353,17 @@ def _workload(scenario: Scenario, engine: EngineProfile) -> Workload:
 
 
 def _price(scenario: Scenario, device: DeviceProfile) -> tuple[float | None, str]:
-    if scenario.price.usd_per_gpu_hour is not None:
-        return scenario.price.usd_per_gpu_hour, "set in the scenario"
-    listed = device.price
-    if listed is None:
-        return None, f"no list price known for {device.id}; set price.usd_per_gpu_hour"
-    return listed.usd_per_hour, f"list price, {listed.provider}, {listed.dated}"
+    """Return what one GPU costs [USD/h], and where that is from."""
+    asked = scenario.price
+    if asked.usd_per_gpu_hour is not None:
+        return asked.usd_per_gpu_hour, "set in the scenario"
+    if asked.owned is not None:
+        return asked.owned.usd_per_hour(device.tdp_w), "owned: written off, and fed at its power limit"
+    spot = asked.plan == "spot"
+    kind = "spot price" if spot else "list price" if asked.table is None else "price"
+    offer = list_price(device.id, asked.table, spot=spot)
+    if offer is None:
+        where = "" if asked.table is None else f" in {asked.table}"
+        return None, f"no {kind} known for {device.id}{where}; set price.usd_per_gpu_hour"
+    usd = offer.spot_usd_per_hour if spot else offer.usd_per_hour
+    return usd, f"{kind}, {offer.provider}, {offer.dated}"

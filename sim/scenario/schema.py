@@ -14,6 +14,7 @@ from ..fields import Section
 from ..workload.spec import WorkloadSpec
 from .assign import assign
 from .errors import Where, one_line
+from .price import Price
 from .sections import (
     Cluster,
     ComputeSplit,
@@ -22,7 +23,6 @@ from .sections import (
     Node,
     Open,
     Parallelism,
-    Price,
     QuantizationSection,
     SchedulerSection,
     Simulation,
@@ -35,6 +35,7 @@ DEFAULT_ENGINE = "vllm-0.24"
 PATH_LEAVES = (
     "device", "device.base", "model", "engine", "speculative.draft_model", "workload.trace.path",
     "workload.input_tokens.path", "workload.output_tokens.path", "workload.expert_routing.path",
+    "price.table",
 )  # fmt: skip
 """Leaves that may name a file; in a scenario file they are relative to it."""
 
@@ -162,7 +163,7 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
         value = leaf(data, dotted)
         if not isinstance(value, str):
             continue
-        only_path = dotted.startswith("workload.")
+        only_path = dotted.startswith(("workload.", "price."))
         moved = move(value)
         if not os.path.isabs(value) and (only_path or Path(moved).exists() or Path(value).is_file()):
             *parents, last = dotted.split(".")

@@ -387,17 +387,6 @@ class ComputeSplit(Section):
         return self
 
 
-class Price(Section):
-    """What a GPU costs.
-
-    Attributes
-    ----------
-    usd_per_gpu_hour : null takes the device's list price with its date [USD/h]
-    """
-
-    usd_per_gpu_hour: Annotated[float, Ge(0), Le(1e6)] | None = None
-
-
 class Simulation(Section):
     """How the run is carried out; no setting but the seed and the warm-up changes a number.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from membound.hwmodels.power import PowerModel
 from membound.sim import metrics
 from membound.sim.figures import Unknown
 from membound.sim.histogram import LogHistogram
@@ -195,10 +196,40 @@ def test_cost_is_all_gpus_for_the_duration(make_record, row):
     assert isinstance(metrics.cost(make_record([row()]))["usd_per_million_tokens"], Unknown)
 
 
-def test_energy_is_never_guessed_and_its_bound_is_labelled_as_one(make_record, row):
-    found = metrics.energy(make_record([row(last=1000, outputs=100)], setup={"tdp_w": 700.0}))
+BOARD = PowerModel(400.0, 0.25, 1.0, 0.5, "measured", 0.1, "by hand")
+
+
+def test_energy_is_the_idle_board_for_the_wall_time_and_what_steps_drew_above_it(make_record, row):
+    rows = [row(last=10_000, inputs=300, outputs=100)]
+    record = make_record(
+        rows, setup={"power": BOARD, "gpus_per_replica": 2}, work={"power_above_idle_s": 3.0}
+    )
+    found = metrics.energy(record)
+    joule = 2 * 400.0 * (0.25 * record.wall_ns / 1e9 + 3.0)
+    assert found["joule_total"] == pytest.approx(joule)
+    assert found["joule_per_output_token"] == pytest.approx(joule / 100)
+    assert found["joule_per_token"] == pytest.approx(joule / 400)
+    assert found["mean_watts"] == pytest.approx(joule / (record.wall_ns / 1e9))
+    assert (found["level"], found["spread"]) == ("measured", 0.1)
+
+
+def test_energy_without_a_power_limit_is_unknown_and_never_zero(make_record, row):
+    found = metrics.energy(make_record([row(last=1000, outputs=100)]))
     assert all(isinstance(value, Unknown) for value in found.values())
-    assert "at most 700 W and 7 J per output token" in found["mean_watts"].reason
+
+
+def test_classes_share_money_and_energy_by_their_time_in_service(make_record, row):
+    rows = [
+        row(scheduled=0, first=100, last=1000, slo_class=0),
+        row(scheduled=0, first=100, last=3000, slo_class=1),
+    ]
+    setup = {"power": BOARD, "usd_per_gpu_hour": 3.6}
+    record = make_record(rows, setup=setup, work={"power_above_idle_s": 1.0}, slo_classes=("a", "b"))
+    found, whole = metrics.classes(record), metrics.cost(record)["usd_total"]
+    assert found["a"]["usd_per_request"] == pytest.approx(whole / 4)
+    assert found["b"]["usd_per_request"] == pytest.approx(whole * 3 / 4)
+    assert found["a"]["joule_per_request"] * 3 == pytest.approx(found["b"]["joule_per_request"])
+    assert metrics.classes(make_record([row()])) == {}
 
 
 def test_the_prefix_hit_rate_is_hits_over_lookups(make_record, row):

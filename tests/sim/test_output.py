@@ -143,7 +143,7 @@ def test_every_promised_key_is_there_and_what_is_known_is_a_number(full):
     unknown = {
         path for path in nulls(found) if not path.startswith("steady_state.")
     }  # of a handful of requests
-    assert unknown == {"energy.joule_per_output_token", "energy.mean_watts", "confidence.interval"}
+    assert all(path.startswith(("energy.", "confidence.interval")) for path in unknown), unknown
     assert found["kv"]["prefix_hit_rate"] == 0.0
     assert sum(found["time_share"].values()) == pytest.approx(1, abs=1e-12)
 
