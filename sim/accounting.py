@@ -32,6 +32,8 @@ WORK: Mapping[str, tuple[str, float]] = {
 }
 """Sum -> column of ``StepAccount``, and the whole units in one of its own."""
 ABOVE_IDLE = "power_above_idle_s"
+MONITORED: tuple[str, ...] = ("kernel_busy_s", "sm_active_s", "tensor_active_s", "dram_active_s")
+"""Sums that are kept of every step, too, as columns that end in ``_ns``."""
 SAMPLE_STEPS = 64
 LEVER_STEP = 0.1
 
@@ -60,6 +62,7 @@ class StepAccountant:
         self.power = power
         self._work = dict.fromkeys(WORK, 0)
         self._above_idle = 0
+        self._active: list[dict[str, Int64Array]] = []
         self._sample: list[_Sampled] = []
         self._stride = 1
         self._seen = 0
@@ -70,6 +73,7 @@ class StepAccountant:
         """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked."""
         waited_ns = np.repeat(np.fromiter((row.moved.waited_ns for row in rows), np.int64, len(rows)), steps)
         own_ns = durations_ns - waited_ns
+        self._active.clear()
         spent = [*self._account(rows, steps, own_ns).T, waited_ns]
         for cause, nanoseconds in zip(CHARGED, spent, strict=True):
             self.causes_ns[cause] += int(nanoseconds.sum())
@@ -86,7 +90,7 @@ class StepAccountant:
 
     def _more_columns(self) -> dict[str, Int64Array]:
         """Return further per-step columns of the steps taken in last."""
-        return {}
+        return self._active[0]
 
     def _add_up(self, found: StepAccount) -> Int64Array:
         for name, (column, units) in WORK.items():
@@ -97,6 +101,11 @@ class StepAccountant:
             seconds = found.causes_ns.sum(axis=1) / 1e9
             drawn = self.power.above_idle_s(seconds, found.tensor_active_s, found.dram_active_s)
             self._above_idle += int(np.rint(drawn * PICO).astype(np.int64).sum())
+        if self.keep_steps:
+            nanoseconds = {name: np.rint(np.asarray(getattr(found, name)) * 1e9) for name in MONITORED}
+            self._active.append(
+                {f"{name.removesuffix('_s')}_ns": each.astype(np.int64) for name, each in nanoseconds.items()}
+            )
         return found.causes_ns
 
     def _pick(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> None:

@@ -38,17 +38,20 @@ class DraftAccountant(StepAccountant):
         self.timer = self.speculative = model
         self.draft_ns = 0
         self._draft_ns: Int64Array = np.zeros(0, dtype=np.int64)
+        self._kinds: list[npt.NDArray[np.bool_]] = []
 
     def _account(self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array) -> Int64Array:
         """Add up what the steps of either kind did; return each one's time by cause, shape (steps, causes) [ns]."""
         drafting = np.fromiter((row.queries > 1 for row in rows), np.bool_, len(rows))
         causes_ns = np.zeros((len(durations_ns), len(STEP_CAUSES)), dtype=np.int64)
         self._draft_ns = np.zeros(len(durations_ns), dtype=np.int64)
+        self._kinds.clear()
         for verifies in (True, False):
             which = drafting == verifies
             of_step = np.repeat(which, steps)
             if not which.any():
                 continue
+            self._kinds.append(of_step)
             chosen = [row for row, taken in zip(rows, which.tolist(), strict=True) if taken]
             part = chosen, steps[which], durations_ns[of_step]
             if not verifies:
@@ -61,7 +64,11 @@ class DraftAccountant(StepAccountant):
         return causes_ns
 
     def _more_columns(self) -> dict[str, Int64Array]:
-        return {"draft_ns": self._draft_ns}
+        found = {"draft_ns": self._draft_ns}
+        for of_step, active in zip(self._kinds, self._active, strict=True):
+            for name, nanoseconds in active.items():
+                found.setdefault(name, np.zeros(len(of_step), dtype=np.int64))[of_step] = nanoseconds
+        return found
 
 
 def _one_by_one(

@@ -132,6 +132,7 @@ class Recorder:
                 load.rejected,
                 growth,
                 moved=flight.moved,
+                preempted=len(batch.preempted),
             )
         )
         if self.attribution is not None:
@@ -429,6 +430,8 @@ class Recorder:
             return np.repeat(np.fromiter(values, np.int64, len(rows)), steps)
 
         n_decode = column(row.n_decode for row in rows)
+        preempted = np.zeros(len(durations), dtype=np.int64)
+        preempted[np.cumsum(steps) - steps] = [row.preempted for row in rows]
         self.step_tables.append(
             {
                 "start_ns": ends - durations,
@@ -440,6 +443,7 @@ class Recorder:
                 "running": self._running,
                 **self._memory,
                 "limiter": column(row.limiter for row in rows),
+                "preempted": preempted,
                 "kv_in_bytes": column(row.moved.in_bytes for row in rows),
                 "kv_out_bytes": column(row.moved.out_bytes for row in rows),
                 **columns,

@@ -35,6 +35,7 @@ class StepRow(NamedTuple):
     growth : what changes from step to step of a run in which sequences verify drafted tokens
     released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
     moved : what KV transfers did to it; a run meets none
+    preempted : requests that were preempted when its first step was composed
     """
 
     n_decode: int
@@ -56,6 +57,7 @@ class StepRow(NamedTuple):
     growth: Growth | None = None
     released: tuple[int, int, int, int] = (0, 0, 0, 0)
     moved: Moved = NOTHING
+    preempted: int = 0
 
     def at(self, step: int) -> tuple[int, int, list[int] | None]:
         """Return summed context, longest context and single contexts in one step of the run [tokens]."""

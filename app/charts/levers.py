@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import altair as alt
 
+from ...sim.studies.explain import better
 from . import palette
 from .data import WIDTH, Layered, Row, Rows, chart, some
 
@@ -15,6 +16,35 @@ _DIRECTION: Final[Mapping[str, str]] = {
     "worse": palette.BAD,
     "changed": palette.MUTED,
 }
+
+
+def tornado_rows(found: Mapping[str, Any]) -> list[Row]:
+    """Return an explanation's levers as rows of ``tornado``: one for every value that was tried.
+
+    Parameters
+    ----------
+    found : ``sim.studies.explain.Explanation.to_dict()``
+    """
+    rows: list[Row] = []
+    for lever in found["levers"]:
+        for effect in lever["effects"]:
+            if effect["change"] is not None:
+                rows.append(
+                    {
+                        "lever": lever["leaf"],
+                        "group": lever["group"],
+                        "text": effect["text"],
+                        "change": effect["change"],
+                        "stability": effect["stability"] or "steady",
+                        "direction": _direction(found["metric"], effect["change"]),
+                    }
+                )
+    return rows
+
+
+def _direction(metric: str, change: float) -> str:
+    gain = better(metric, change)
+    return "changed" if gain is None or not change else "better" if gain > 0 else "worse"
 
 
 def tornado(rows: Rows, *, metric: str, width: int = WIDTH, most: int = 16, bar: int = 22) -> Layered:

@@ -78,6 +78,7 @@ def every_chart(view: views.View) -> dict[str, Callable[[], Any]]:
         "shares over time": lambda: shares.shares_over_time(views.share_rows(view)),
         "shares of A and B": lambda: shares.share_bars(views.cause_rows(summaries)),
         "limiter": lambda: shares.limiter_bars(views.limiter_rows(summaries)),
+        "monitors": lambda: shares.monitors_over_time(views.monitor_rows(view)),
         "limiter over time": lambda: shares.limiter_over_time(views.limiter_time_rows(view)),
         "ITL by position": lambda: of_requests.itl_by_position(views.position_rows(view)),
         "latencies": lambda: of_requests.latencies(views.latency_rows(view), slo_s={"TTFT": 0.5}),
@@ -191,3 +192,13 @@ def test_thinning_keeps_the_extremes_of_every_series():
     for series in (0, 1):
         ends = [{row["y"] for row in group if row["by"] == series} for group in (rows, few)]
         assert (min(ends[0]), max(ends[0])) == (min(ends[1]), max(ends[1]))
+
+
+def test_a_tornado_shows_every_value_that_was_tried_and_whether_it_helps():
+    effects = [
+        {"text": "x1.1", "change": -0.05, "stability": None},
+        {"text": "x0.9", "change": None, "stability": None},
+    ]
+    lever = {"leaf": "device.hbm_bandwidth", "group": "device", "effects": effects}
+    (row,) = levers.tornado_rows({"metric": "latency.e2e_s.mean", "levers": [lever]})
+    assert (row["lever"], row["text"], row["direction"]) == ("device.hbm_bandwidth", "x1.1", "better")
