@@ -10,7 +10,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long bench lint types layers unit format readme clean
+.PHONY: help demo test browser test-long bench lint types layers unit format readme clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -19,7 +19,7 @@ help:  ## list the targets
 demo: $(BASE)  ## simulate a chat workload on one H100
 	$(BIN)/membound simulate examples/demo-chat.yaml
 
-test: lint layers types unit  ## every check that a change must pass
+test: lint layers types browser unit  ## every check that a change must pass
 
 lint: $(DEV)  ## style and formatting
 	$(BIN)/ruff check
@@ -30,6 +30,12 @@ layers: $(DEV)  ## who may import whom
 
 types: $(DEV)  ## strict types in hwmodels and sim
 	$(BIN)/basedpyright
+
+browser:  ## a Chromium for the tests of the dashboard, where one can be had; without it they are skipped
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
+		echo "no Chromium here: the browser tests of the dashboard are skipped"
 
 unit: $(DEV)  ## the tests alone
 	$(BIN)/pytest

@@ -10,6 +10,7 @@ import typer
 
 from .commands.calibrate import calibrate
 from .commands.compare import compare
+from .commands.dashboard import dashboard
 from .commands.devices import devices
 from .commands.engines import engines
 from .commands.explain import explain
@@ -36,7 +37,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 the run failed, 2 bad usage or input, 3 an SLO was missed (--fail-on-slo), "
     "4 an error bound was exceeded (validate --max-error).",
 )
-for verb in (simulate, size, compare, sweep, plan, explain, validate, devices, models, engines):
+for verb in (simulate, size, compare, sweep, plan, explain, validate, dashboard, devices, models, engines):
     app.command(cls=GroupedCommand)(verb)
 app.add_typer(calibrate, name="calibrate")
 app.add_typer(trace, name="trace")

@@ -199,13 +199,13 @@ def scenario_of(path: Path | None, given: Mapping[str, Any], sets: Sequence[str]
     from ..sim.scenario import parse_scenario, read_scenario
     from ..sim.scenario.errors import Where
 
-    data, where = read_scenario(path) if path is not None else (_template(), Where())
+    data, where = read_scenario(path) if path is not None else (template(), Where())
     if path is None:
         _check_named(given, sets, verb)
     return parse_scenario(data, [*_assignments(given, data), *sets], where)
 
 
-def _template() -> dict[str, Any]:
+def template() -> dict[str, Any]:
     """Return the scenario of ``scenario init`` without what a user must name."""
     import yaml
 

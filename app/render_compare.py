@@ -167,23 +167,24 @@ def _shown(metric: str, found: Comparison) -> bool:
 
 def _cell(point: Point, base: Point, metric: str, write: Write) -> str:
     value = point.metrics.get(metric)
-    if value is None or _hidden(point, metric):
+    if value is None or hidden(point, metric):
         return DASH
     if point is base:
         return write(value)
-    change = "" if _hidden(base, metric) else _change(metric, point.change.get(metric, 0.0))
+    change = "" if hidden(base, metric) else change_text(metric, point.change.get(metric, 0.0))
     return f"{write(value)} {change:>6}"
 
 
-def _hidden(point: Point, metric: str) -> bool:
+def hidden(point: Point, metric: str) -> bool:
     """Tell whether a figure is a mean latency of a run without a steady state, which is not quoted."""
     return is_mean_latency(metric) and not (point.error or quotes_means(point.summary))
 
 
-def _change(metric: str, change: float) -> str:
+def change_text(metric: str, change: float) -> str:
     """Write a change: points of a share, percent, or a factor; nothing where there is none.
 
-    >>> _change("kv.peak_usage", 0.123), _change("latency.ttft_s.mean", -0.2), _change("latency.ttft_s.mean", 6.4)
+    >>> metric = "latency.ttft_s.mean"
+    >>> change_text("kv.peak_usage", 0.123), change_text(metric, -0.2), change_text(metric, 6.4)
     ('+12.3', '-20%', 'x7.4')
     """
     if not change:
@@ -204,7 +205,7 @@ def _span(point: Point, metric: str, write: Write, *, first: bool) -> str:
     ends = (point.interval if first else point.change_interval).get(metric)
     if ends is None or ends[0] == ends[1]:
         return ""
-    return "..".join(write(end) if first else _change(metric, end) for end in ends)
+    return "..".join(write(end) if first else change_text(metric, end) for end in ends)
 
 
 def _known(found: Comparison) -> str:

@@ -165,14 +165,20 @@ def one_run(task: Task) -> Run:
 
     blank = Run(task.hash, task.scenario.simulation.seed, task.settings, {})
     try:
-        summary = simulate(task.scenario).summary()
+        return run_of(task, simulate(task.scenario).summary())
     except CapacityError as error:
         return replace(blank, bound="memory capacity", answer=str(error), error=str(error))
     except MemboundError as error:
         return replace(blank, error=str(error))
+
+
+def run_of(task: Task, summary: Mapping[str, Any]) -> Run:
+    """Return what is kept of a run that has its summary."""
     verdict = summary["verdict"]
-    return replace(
-        blank,
+    return Run(
+        task.hash,
+        task.scenario.simulation.seed,
+        task.settings,
         metrics=metrics_of(summary),
         level=summary["confidence"]["level"],
         bound=verdict["bound"],

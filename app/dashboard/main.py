@@ -1,0 +1,63 @@
+"""The script that Streamlit runs: navigation, the sidebar, and the page that was chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import streamlit as st
+
+from membound.app.dashboard import whatif
+from membound.app.dashboard.asked import base_of
+from membound.app.dashboard.sidebar import Asked, note_of_address, notes, share, sidebar
+from membound.app.dashboard.work import stop_others
+from membound.hwmodels.errors import MemboundError
+
+SCENARIO_VARIABLE = "MEMBOUND_DASHBOARD_SCENARIO"
+PAGES: Mapping[str, tuple[str, Callable[[Asked], None]]] = {
+    "what-if": ("What-if", whatif.page),
+}
+"""Name in the address -> title and content. No icons: the browser would fetch the one of the tab from elsewhere."""
+
+
+def run(only: str | None = None) -> None:
+    """Draw the dashboard.
+
+    Parameters
+    ----------
+    only : draw this page whatever the address says
+    """
+    st.set_page_config("membound", layout="wide")
+    base = base_of(os.environ.get(SCENARIO_VARIABLE))
+    note_of_address(base)
+    chosen: list[str] = []
+    pages = [
+        st.Page(lambda name=name: chosen.append(name), title=title, url_path=name, default=not at)
+        for at, (name, (title, _)) in enumerate(PAGES.items())
+    ]
+    st.navigation(pages).run()
+    title, content = PAGES[only or chosen[0]]
+    st.title(title, anchor=False)
+    notes()
+    try:
+        with st.sidebar:
+            asked = sidebar(base)
+            share(asked)
+        content(asked)
+    except MemboundError as error:
+        st.error(str(error), icon=":material/error:")
+    stop_others()
+
+
+def load() -> None:
+    """Read what every page reads, so that the first one is quick."""
+    from membound.app.dashboard.asked import scenario_of
+    from membound.sim.run import step_model
+    from membound.sim.scenario import resolve
+
+    base = base_of(os.environ.get(SCENARIO_VARIABLE))
+    step_model(resolve(scenario_of(base, base.defaults())))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,161 @@
+"""What-if: scenario A of the sidebar against B, which is A with a few levers moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from ...hwmodels.errors import CapacityError
+from ..render import notes as notes_of
+from .asked import moved, scenario_of
+from .figures import CARDS, change_of, span_of, sure, table_of, value_of
+from .levers import Value, shown
+from .runs import DRAWS, Answer, answer, beside, comparison, hash_of, known
+from .sidebar import OTHER, Asked, control
+from .work import stop_others, wait_for
+
+if TYPE_CHECKING:
+    from ...sim.scenario import Scenario
+    from ...sim.studies.compare import Comparison
+    from ...sim.studies.point import Point
+
+SUGGESTED: Mapping[str, Value] = {
+    "device": "h200_sxm", "kv": "fp8", "weights": "fp8", "tp": "2", "bw": 1.5, "mem": 1.5, "flops": 1.5,
+    "link": 1.5, "scheduler": "sarathi", "seqs": 64, "chunked": "off", "async": "off", "prefix": "off",
+    "allocator": "contiguous",
+}  # fmt: skip
+"""Where the levers of B stand at first: somewhere else than A's."""
+
+
+NUMBERS: Mapping[str, int] = {"none": 0, f"{DRAWS} draws": DRAWS, f"{2 * DRAWS} draws": 2 * DRAWS}
+MOVES = "_moves"
+
+
+def page(asked: Asked) -> None:
+    """Draw the page."""
+    other = _other(asked)
+    cards, intervals, verdicts = st.container(), st.container(), st.container()
+    a = run(asked.scenario, "A")
+    b = run(other, "B")
+    if a is None or b is None:
+        return
+    found = beside(a, b)
+    with cards:
+        place = st.empty()
+        _cards(place, found)
+    with verdicts:
+        _verdicts(a, b)
+    details = st.empty()
+    _details(details, found)
+    if a.hash == b.hash:
+        return
+    with intervals:
+        drawn = _drawn(asked.scenario, other)
+    if drawn is not None:
+        _cards(place, drawn)
+        _details(details, drawn)
+
+
+def run(scenario: Scenario, name: str = "run") -> Answer | None:
+    """Return the run of a scenario, with progress while it runs; None where it was stopped, or cannot be run."""
+    found = known(scenario)
+    if found is not None:
+        return found
+    stop_others()
+    count = scenario.workload.requests if scenario.workload else None
+    label = f"Simulating {name}, {count:,} requests" if count else f"Simulating {name}"
+    try:
+        return wait_for(f"run {hash_of(scenario)}", label, lambda progress: answer(scenario, progress))
+    except CapacityError as error:
+        st.error(f"{name}: {error}", icon=":material/memory:")
+        return None
+
+
+def _other(asked: Asked) -> Scenario:
+    """Show which levers B moves, and return its scenario."""
+    base = asked.base
+    names = {each.key: each.label for each in base.levers}
+    with st.container(border=True):
+        st.markdown("**A** is the scenario of the sidebar. **B** is A with these levers moved:")
+        st.session_state.setdefault(MOVES, _moves_in_address(names))
+        chosen = st.multiselect(
+            "B moves", list(names), format_func=lambda key: names[key], key=MOVES, persist_state="session",
+            label_visibility="collapsed", placeholder="Nothing yet: choose a lever",
+        )  # fmt: skip
+        st.query_params["b"] = ",".join(chosen)
+        values = dict(asked.values)
+        columns = st.columns(min(max(len(chosen), 1), 4))
+        for at, key in enumerate(chosen):
+            lever = base.lever(key)
+            with columns[at % len(columns)]:
+                values[key] = control(lever, prefix=OTHER, default=SUGGESTED.get(key))
+                st.caption(f"A: {shown(lever, asked.values[key])}")
+        idle = base.idle(values) & set(chosen)
+        if idle:
+            st.caption(
+                f"{', '.join(names[key] for key in sorted(idle))}: changes nothing as the others stand."
+            )
+        if not moved(base, values) and not moved(base, asked.values):
+            st.caption("B is A.")
+    return scenario_of(base, values)
+
+
+def _moves_in_address(names: Mapping[str, str]) -> list[str]:
+    given = st.query_params.get("b")
+    return ["bw"] if given is None else [key for key in given.split(",") if key in names]
+
+
+def _cards(place: Any, found: Comparison) -> None:
+    """Fill the place of the cards."""
+    a, b = found.points
+    with place.container(horizontal=True):
+        for card in CARDS:
+            value, change = value_of(b, card.metric, card.write), change_of(b, a, card.metric)
+            good = b.change.get(card.metric, 0.0) * (-1 if card.less_is_good else 1)
+            color = "off" if not change else "green" if good > 0 else "red"
+            st.metric(
+                card.label, value, change or "as A", delta_color=color, border=True, help=card.help, width=240,
+                delta_description=_beside(a, b, card), delta_arrow="off" if not change else "auto",
+            )  # fmt: skip
+
+
+def _beside(a: Point, b: Point, card: Any) -> str:
+    """Return the line under a card: the figure of A, and the intervals where they were drawn."""
+    spans = [span_of(point.interval.get(card.metric), card.write) for point in (a, b)]
+    text = f"A {value_of(a, card.metric, card.write)}"
+    return f"{text} ({spans[0]}) · B {spans[1]}" if spans[0] and spans[1] else text
+
+
+def _verdicts(a: Answer, b: Answer) -> None:
+    for column, name, each in zip(st.columns(2), "AB", (a, b), strict=True):
+        with column, st.container(border=True):
+            st.markdown(f"**{name}** · {each.summary['verdict']['sentence']}")
+            st.caption(f"Known: {sure(each.summary)}")
+            for note in notes_of(each.summary):
+                st.caption(f"Note: {note}")
+
+
+def _details(place: Any, found: Comparison) -> None:
+    with place.container():
+        st.subheader("Every figure", anchor=False)
+        st.dataframe(table_of(found), hide_index=True, width="stretch", height="content")
+
+
+def _drawn(a: Scenario, b: Scenario) -> Comparison | None:
+    """Return both with intervals, or None where the reader wants none."""
+    chosen = st.segmented_control(
+        "90 % intervals", list(NUMBERS), default=f"{DRAWS} draws", required=True, key="draws", bind="query-params",
+        help="Runs of both with what is not known of the hardware drawn; A and B meet the same draws.",
+    )  # fmt: skip
+    draws = NUMBERS[str(chosen)]
+    if not draws:
+        return None
+    name = f"compare {hash_of(a)} {hash_of(b)} {draws}"
+    return wait_for(
+        name,
+        f"90 % intervals from {draws} draws",
+        lambda progress: comparison(a, b, draws, progress),
+        "Draw them",
+    )

@@ -1,0 +1,90 @@
+"""Waiting for a job on a page: progress while it runs, a button that stops it, and an end when nobody waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import RerunException
+
+from .jobs import Job, Progress, Stopped
+
+T = TypeVar("T")
+JOBS, STOPPED = "_jobs", "_stopped"
+AT_ONCE_S = 0.4
+"""What takes no longer shows no progress [s]."""
+LOOK_S = 0.1
+"""How often the page looks whether the work has ended, or the reader wants something else [s]."""
+
+
+def wait_for(name: str, label: str, work: Callable[[Progress], T], again: str = "Run it") -> T | None:
+    """Return what some work returns; None where the reader has stopped it.
+
+    The work goes on while the page is drawn again, as long as the page asks for it again.
+
+    Parameters
+    ----------
+    name : what the work answers; the same name is the same work
+    label : said beside its progress
+    work : called with what takes its progress
+    again : on the button that starts stopped work again
+    """
+    place = st.empty()
+    if name in st.session_state.setdefault(STOPPED, set()):
+        with place.container(horizontal=True, vertical_alignment="center"):
+            st.caption(f"{label}: stopped.")
+            st.button(again, key=f"again {name}", on_click=_forget, args=(name,), width="content")
+        return None
+    jobs: dict[str, Job[Any]] = st.session_state.setdefault(JOBS, {})
+    job = jobs.get(name)
+    if job is None:
+        job = jobs[name] = Job(work)
+    try:
+        _look(job, name, label, place)
+    except RerunException:
+        raise  # the page is drawn again: if it asks for the same, it finds the job
+    except BaseException:
+        jobs.pop(name, None)
+        job.stop()
+        raise
+    place.empty()
+    jobs.pop(name, None)
+    try:
+        return job.result()
+    except Stopped:
+        return None
+
+
+def stop_others(*kept: str) -> None:
+    """Stop every job of this reader but those named: what they answer is not asked any more."""
+    jobs: dict[str, Job[Any]] = st.session_state.get(JOBS, {})
+    for name in [name for name in jobs if name not in kept]:
+        jobs.pop(name).stop()
+
+
+def _look(job: Job[Any], name: str, label: str, place: Any) -> None:
+    """Show progress until the work has ended; a reader who wants something else ends this with an exception."""
+    bar: Any = None
+    while not job.wait(LOOK_S):
+        if time.monotonic() - job.begun < AT_ONCE_S:
+            continue
+        text = f"{label}: {job.done:,} of {job.total:,}" if job.total else f"{label} …"
+        if bar is None:
+            with place.container(horizontal=True, vertical_alignment="center"):
+                bar = st.progress(job.share, text=text)
+                st.button("Stop", key=f"stop {name}", on_click=_stop, args=(name,), width="content")
+        else:
+            bar.progress(job.share, text=text)
+
+
+def _stop(name: str) -> None:
+    st.session_state.setdefault(STOPPED, set()).add(name)
+    job = st.session_state.get(JOBS, {}).pop(name, None)
+    if job is not None:
+        job.stop()
+
+
+def _forget(name: str) -> None:
+    st.session_state[STOPPED].discard(name)
