@@ -44,7 +44,7 @@ def dashboard(
 
     membound dashboard examples/demo-chat.yaml
     """
-    from ..serve import check_installed, serve
+    from ..dashboard.serve import check_installed, serve
 
     check_installed()
     if scenario is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..hwmodels.errors import MemboundError
+from ...hwmodels.errors import MemboundError
 
 INSTALL = "pip install 'membound[app]'"
 LOOPBACK = "127.0.0.1"
@@ -94,7 +94,7 @@ def serve(scenario: Path | None, port: int, store: Path | None, told: Callable[[
     warnings.filterwarnings("ignore", module="joblib")  # it says of every study that is stopped that it was
     from streamlit.web import bootstrap
 
-    from .dashboard import main
+    from . import main
 
     main.load()
     threading.Thread(target=_tell, args=(found, told), daemon=True).start()
