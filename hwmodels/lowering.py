@@ -203,17 +203,19 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """A model as one rank runs it.
+    """A model, or one stage of it, as one rank runs it.
 
     Attributes
     ----------
     layers : the layers, in the order of the model's groups
     outside : matrices outside the layers that every token passes
-    head : output head, applied to the rows that are sampled
+    head : output head, applied to the rows that are sampled; of width 0 on a stage before the last
     vocab : entries of the padded vocabulary, all ranks together
-    embedding_bytes_per_token : rows of the embedding tables that one token reads and writes [B]
+    embedding_bytes_per_token : rows of the embedding tables that one token reads and writes; 0 behind the first
+        stage [B]
     message_bytes_per_token : one all-reduced row [B]
     group : tensor-parallel ranks
+    sent_bytes_per_token : activations that go on to the next stage, all ranks together; 0 on the last [B]
     """
 
     layers: tuple[LayerPlan, ...]
@@ -223,6 +225,13 @@ class ModelPlan:
     embedding_bytes_per_token: float
     message_bytes_per_token: float
     group: int
+    sent_bytes_per_token: float = 0.0
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """What the kernels before the first and behind the last layer move per token: embedding, final norm [B]."""
+        embedding = (self.embedding_bytes_per_token,) if self.embedding_bytes_per_token else ()
+        return embedding + ((2.0 * self.message_bytes_per_token,) if self.head.n else ())
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -288,7 +297,7 @@ def lower_model(
     quantization: QuantizationLike,
     dtypes: Collection[str] | None = None,
 ) -> ModelPlan:
-    """Return what one tensor-parallel rank does with ``model``.
+    """Return what one tensor-parallel rank does with ``model``, all of its layers on one stage.
 
     Parameters
     ----------
@@ -298,16 +307,11 @@ def lower_model(
     Raises
     ------
     UnsupportedError
-        Pipeline parallelism, or more ranks than attention heads.
+        More ranks than attention heads.
     CapacityError
         An unknown weight format, activation or KV dtype.
     """
     tp = parallelism.tensor_parallel_size
-    if parallelism.pipeline_parallel_size > 1:
-        raise UnsupportedError(
-            f"parallelism.pipeline_parallel_size is {parallelism.pipeline_parallel_size}; allowed: 1 "
-            "(the step model has no pipeline stages yet; use tensor_parallel_size)"
-        )
     heads = [
         mixer.n_heads
         for _, mixer in model.mixers()

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from .attentiontimes import AttentionKind, attention_kinds
 from .errors import MemboundError, unknown
-from .lowering import ModelPlan, Parallelism, ParallelismLike, lower_model
+from .lowering import ModelPlan, Parallelism, ParallelismLike, UnsupportedError, lower_model
 from .precision import Quantization, QuantizationLike
 from .routing import Routing, Zipf
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of, phases_of
-from .timing.form import KernelTime
+from .timing.form import KERNEL_TIME_FIELDS, KernelTime
+from .timing.hop import Network
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokenphases import TokenPhases
 from .tokentimes import matrix_groups, padded, token_times
@@ -45,13 +46,15 @@ class StepModel:
     Parameters
     ----------
     device, engine, model : profiles and model; see ``StepDevice`` and ``StepEngine`` for what is read of them
-    parallelism : ranks of the group; pipeline parallelism is refused
+    parallelism : ranks of the group; ``PipelineStepModel`` is for several stages
     quantization : dtypes of weights, activations and KV cache
     sampling : ``greedy`` or ``top_p_top_k``
     routing : how tokens choose experts; real traffic (``Zipf(0.8)``) if not given
     attention : ``flash``, or ``naive`` with the score matrix written to and read from HBM
     queries : tokens that each decoding sequence computes in a step: 1, or one and the drafted ones it verifies
     fidelity : what ``phases`` returns: the parts of a step, or its kernels (those of identical layers together)
+    plan : one stage of a pipeline, already lowered; the whole model if not given
+    network : what the next stage is behind; None: the link inside the machine
 
     Attributes
     ----------
@@ -76,6 +79,8 @@ class StepModel:
         attention: Literal["flash", "naive"] | str = "flash",
         queries: int = 1,
         fidelity: Literal["step", "kernel"] = "step",
+        plan: ModelPlan | None = None,
+        network: Network | None = None,
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
@@ -86,7 +91,11 @@ class StepModel:
         self.model = model
         self.queries = queries
         self.chip = chip_of(device)
-        self.plan = lower_model(
+        if plan is None and parallelism is not None and parallelism.pipeline_parallel_size > 1:
+            raise UnsupportedError(
+                f"parallelism.pipeline_parallel_size is {parallelism.pipeline_parallel_size}; allowed here: 1"
+            )
+        self.plan = plan or lower_model(
             model, parallelism or Parallelism(), quantization or Quantization(), device.peak_flops
         )
         if self.chip.roofline3:
@@ -94,8 +103,8 @@ class StepModel:
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(
             device, engine, self.chip, self.plan, naive=attention == "naive", queries=queries
         )
-        self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf())
-        self._head = matrix_groups(device, engine, Counter([self.plan.head]))[0]
+        self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf(), network)
+        self._head = matrix_groups(device, engine, Counter([self.plan.head]))[0] if self.plan.head.n else None
         self._capture = tuple(sorted(engine.capture_sizes))
         self._sampler = sampler_params(engine, sampling)
         # Recurrent states are read and written once per sequence and step.
@@ -251,6 +260,9 @@ class StepModel:
         return {name: time.times(there) for name, time in names}
 
     def _head_and_sampler(self, sampled: NDArray[np.int64]) -> tuple[KernelTime, KernelTime]:
+        if self._head is None:
+            nothing = KernelTime(*(np.zeros(len(sampled)),) * len(KERNEL_TIME_FIELDS))
+            return nothing, nothing
         rows = self.padded(sampled).astype(np.float64)
         head = self._head.time(self.chip, np.maximum(rows, 1.0))
         sampler = sampler_time(

@@ -22,6 +22,7 @@ from .timing.allreduce import AllReduceParams, allreduce_time
 from .timing.elementwise import ElementwiseParams, elementwise_time, streams_time
 from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, LaneLike, Value
 from .timing.gemm import GemmWidths
+from .timing.hop import Network, hop_time
 from .timing.linear import LinearParams, linear_time
 from .timing.moe import MoEParams, MoEWork, moe_time
 
@@ -115,7 +116,8 @@ class TokenTimes:
     matrices : the layers' matrices (and those outside), by precision
     streaming : params of streaming kernels
     experts : mixture-of-experts layers
-    allreduce : params of the all-reduce, None for one rank
+    allreduce : params of the all-reduce, None where nothing is sent
+    network : what the next stage of a pipeline is behind; None: the link inside the machine
     exact_up_to : largest capture size; above it the table has cells [tokens]
     """
 
@@ -126,6 +128,7 @@ class TokenTimes:
     experts: tuple[ExpertGroup, ...]
     allreduce: AllReduceParams | None
     exact_up_to: int
+    network: Network | None = None
     _exact: dict[int, float] = field(default_factory=dict[int, float])
     _cells: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
 
@@ -188,11 +191,12 @@ class TokenTimes:
         """Return how often each streaming kernel runs and what it moves per token [B], and how many run in all."""
         layers = self.plan.layers
         streams = [(float(layer.count), moved) for layer in layers for moved in layer.streaming.moves]
-        ends = [(1.0, self.plan.embedding_bytes_per_token), (1.0, 2.0 * self.plan.message_bytes_per_token)]
-        return [*streams, *ends], float(sum(layer.count * layer.streaming.kernels for layer in layers) + 2)
+        ends = [(1.0, moved) for moved in self.plan.ends]
+        kernels = sum(layer.count * layer.streaming.kernels for layer in layers) + len(ends)
+        return [*streams, *ends], float(kernels)
 
     def _others(self, m: Array) -> dict[str, KernelTime]:
-        """Return recurrent scans and all-reduces, where there are any [s]."""
+        """Return recurrent scans and communication, where there are any [s]."""
         found: dict[str, KernelTime] = {}
         recurrent = [
             (layer.count, layer.recurrent) for layer in self.plan.layers if layer.recurrent is not None
@@ -200,12 +204,20 @@ class TokenTimes:
         if recurrent:
             found["recurrent"] = self._recurrent(recurrent, m)
         if self.allreduce is not None:
-            sums = sum(layer.count * layer.allreduces for layer in self.plan.layers)
-            message = self.plan.message_bytes_per_token * m
-            found["communication"] = allreduce_time(
-                self.chip, self.allreduce, message, self.plan.group
-            ).times(sums)
+            found["communication"] = self._communication(self.allreduce, m)
         return found
+
+    def _communication(self, params: AllReduceParams, m: Array) -> KernelTime:
+        """Return the time of all-reduces, and of the way to the next stage [s]."""
+        plan, total = self.plan, KernelTime()
+        if plan.group > 1:
+            sums = sum(layer.count * layer.allreduces for layer in plan.layers)
+            message = plan.message_bytes_per_token * m
+            total = allreduce_time(self.chip, params, message, plan.group).times(sums)
+        if plan.sent_bytes_per_token:
+            message = plan.sent_bytes_per_token * m
+            total = total + hop_time(self.chip, params, message, plan.group, self.network)
+        return total
 
     def _recurrent(self, layers: list[tuple[int, RecurrentShape]], m: Array) -> KernelTime:
         """Return the time of recurrent scans over ``m`` tokens; states are charged by sequence [s].
@@ -267,7 +279,12 @@ class TokenTimes:
 
 
 def token_times(
-    device: StepDevice, engine: StepEngine, chip: Chip, plan: ModelPlan, routing: Routing
+    device: StepDevice,
+    engine: StepEngine,
+    chip: Chip,
+    plan: ModelPlan,
+    routing: Routing,
+    network: Network | None = None,
 ) -> TokenTimes:
     """Bind a lowered model to a device's lanes and an engine's step parameters."""
     occurrences: Counter[LinearShape] = Counter()
@@ -287,9 +304,10 @@ def token_times(
         ),
         experts=expert_groups(device, engine.lane, plan, routing),
         allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane))
-        if plan.group > 1
+        if plan.group > 1 or plan.sent_bytes_per_token
         else None,
         exact_up_to=max(engine.capture_sizes, default=0),
+        network=network,
     )
 
 

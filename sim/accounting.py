@@ -14,10 +14,13 @@ from ..hwmodels.speculation import SpeculativeStepModel
 from .attribution import CHARGED
 
 if TYPE_CHECKING:
+    from ..hwmodels.pipeline import PipelineStepModel
     from ..hwmodels.power import PowerModel
     from ..hwmodels.stepmodel import StepModel
     from ..hwmodels.steptypes import StepDevice
     from .steprow import StepRow
+
+    AnyStepModel = StepModel | SpeculativeStepModel | PipelineStepModel
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -56,7 +59,8 @@ class StepAccountant:
         self, model: StepModel, *, keep_steps: bool = False, power: PowerModel | None = None
     ) -> None:
         self.model = model
-        self.timer: StepModel | SpeculativeStepModel = model
+        self.timer: AnyStepModel = model
+        self.links = model.plan.group > 1
         self.keep_steps = keep_steps
         self.causes_ns = dict.fromkeys(CHARGED, 0)
         self.power = power
@@ -74,7 +78,8 @@ class StepAccountant:
         waited_ns = np.repeat(np.fromiter((row.moved.waited_ns for row in rows), np.int64, len(rows)), steps)
         own_ns = durations_ns - waited_ns
         self._active.clear()
-        spent = [*self._account(rows, steps, own_ns).T, waited_ns]
+        causes_ns = self._account(rows, steps, own_ns)
+        spent = [*causes_ns.T, self._bubbles(causes_ns, own_ns), waited_ns]
         for cause, nanoseconds in zip(CHARGED, spent, strict=True):
             self.causes_ns[cause] += int(nanoseconds.sum())
         self._pick(rows, steps, own_ns)
@@ -87,6 +92,10 @@ class StepAccountant:
         """Add up what the steps did; return each one's time by cause, shape (steps, causes) [ns]."""
         columns = columns_of(rows, steps, durations_ns, self.model.needs_contexts)
         return self._add_up(account(self.model, columns))
+
+    def _bubbles(self, causes_ns: Int64Array, durations_ns: Int64Array) -> Int64Array:
+        """Return how long the device had nothing to do in each step; never on one that works alone [ns]."""
+        return np.zeros_like(durations_ns)
 
     def _more_columns(self) -> dict[str, Int64Array]:
         """Return further per-step columns of the steps taken in last."""
@@ -127,9 +136,7 @@ class StepAccountant:
         found = {name: total / WORK[name][1] for name, total in self._work.items()}
         return found if self.power is None else found | {ABOVE_IDLE: self._above_idle / PICO}
 
-    def elasticity(
-        self, rebuild: Callable[[StepDevice], StepModel | SpeculativeStepModel]
-    ) -> dict[str, float]:
+    def elasticity(self, rebuild: Callable[[StepDevice], AnyStepModel]) -> dict[str, float]:
         """Return lever -> share of busy time saved per share by which the lever grows, of the steps that ran.
 
         Levers are ``hbm_bandwidth``, ``peak_flops`` (every dtype) and, where ranks communicate,
@@ -144,7 +151,7 @@ class StepAccountant:
             "hbm_bandwidth": {"hbm_bandwidth": device.hbm_bandwidth * (1 + LEVER_STEP)},
             "peak_flops": {"peak_flops": {k: v * (1 + LEVER_STEP) for k, v in device.peak_flops.items()}},
         }
-        if self.model.plan.group > 1:
+        if self.links:
             levers["link_bandwidth"] = {"link_bandwidth": device.link_bandwidth * (1 + LEVER_STEP)}
         sample = [step for step in self._sample if step.row.n_decode or step.row.prefill]
         base = [step.timed_by(self.timer) for step in sample]
@@ -166,7 +173,7 @@ class _Sampled(NamedTuple):
     offset: int
     duration_ns: int
 
-    def timed_by(self, model: StepModel | SpeculativeStepModel) -> int:
+    def timed_by(self, model: AnyStepModel) -> int:
         """Return what the step takes by a step model [ns]."""
         row = self.row
         if isinstance(model, SpeculativeStepModel) and row.queries == 1:

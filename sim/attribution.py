@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Int64Array = npt.NDArray[np.int64]
 FIELDS = 4
-CHARGED: tuple[str, ...] = (*STEP_CAUSES, "transfer")
-"""What the time of a step can be charged to: its own causes, and waiting for KV transfers."""
+CHARGED: tuple[str, ...] = (*STEP_CAUSES, "bubble", "transfer")
+"""What the time of a step can be charged to: its own causes, pipeline bubbles, and waiting for KV transfers."""
 
 
 class RequestAttribution:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from .clock import call_at, call_when
 from .decoding import DecodeCohort
 from .drafting import SpeculativeCohort
-from .flight import Flight, PhaseTimer, Run, StepTimer
+from .flight import Flight, PhaseTimer, Run, StepTimer, launcher
+from .pipeline import Pipeline, recall
 from .recorder import kv_state
-from .request import Request, Status, refusal
+from .request import Request, Status, refusal, sort_as
 from .speculative import Drafted, Speculation
 from .stepload import StepLoad
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .kvcache.base import KVAllocator
     from .mover import Mover
     from .recorder import Recorder
-    from .resources import SharedDevice, Work
+    from .resources import SharedDevice
     from .scheduler.base import ScheduledBatch, Scheduler
 
 LONGEST_RUN = 4096
@@ -55,6 +56,7 @@ class Engine:
         long as they let it; None is a device of one's own, whose clock is arithmetic
     mover : carries KV between the device and the tiers behind it, beside the steps; None without them
     speculation : how many tokens are drafted and accepted; the timer is then a ``SpeculativeTimer``
+    pipeline : stages that each step passes, several steps at a time; the requests are then looked at one by one
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Engine:
         device: SharedDevice | None = None,
         mover: Mover | None = None,
         speculation: Speculation | None = None,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -81,9 +84,11 @@ class Engine:
         self.timer = timer
         self.recorder = recorder
         self.max_model_len = max_model_len
-        self.depth = 2 if async_scheduling else 1
-        self.fast_forward = fast_forward and device is None
-        self.cohort = cohort
+        self.async_scheduling = async_scheduling
+        self.pipeline = pipeline
+        self.depth = pipeline.depth if pipeline else 2 if async_scheduling else 1
+        self.fast_forward = fast_forward and device is None and pipeline is None
+        self.cohort = cohort and pipeline is None
         self.deliver: Callable[[int], None] = lambda now: None
         self.next_arrival_ns: Callable[[], int | None] = lambda: None
         self.on_finish = on_finish
@@ -178,6 +183,8 @@ class Engine:
         request.num_computed_tokens = 0
         if request.draft is not None:
             request.draft.stop()
+        if self.pipeline is not None:
+            self.recorder.wasted_tokens += recall(self.flights, request)
         if request.num_pending_tokens:
             flight = self.flights[-1]
             if request in flight.emitting:
@@ -269,7 +276,8 @@ class Engine:
                     raise RuntimeError(
                         f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
                     )
-                if len(flights) < self.depth and (worked or self.running or self.waiting):
+                idles = not worked and (self.pipeline or not (self.running or self.waiting))
+                if len(flights) < self.depth and not idles:
                     continue
             if not flights:
                 break
@@ -317,10 +325,15 @@ class Engine:
                 durations = cohort.run_ns(self.timer, load, steps)
         if durations is None:
             duration, timer = 0, cohort.timer(self.timer)
-            if load.sampled or self.depth == 1:
-                duration = timer.step_ns(*load.counts)
+            if self.pipeline is not None:
+                if not load.sampled:
+                    return False  # all who run are under way: what comes back first is waited for
+                flight.start_ns, flight.end_ns = self.pipeline.enter(now, load.counts)
+            else:
+                if load.sampled or self.depth == 1:
+                    duration = timer.step_ns(*load.counts)
+                flight.end_ns = start + duration
             flight.steps = 1 if load.sampled or duration else 0
-            flight.end_ns = start + duration
             if self.mover is not None and flight.steps:
                 phased = cast("PhaseTimer", timer)
                 flight.end_ns, flight.moved = self.mover.step(
@@ -329,7 +342,7 @@ class Engine:
             if self.device is not None:
                 flight.end_ns = NOT_YET
                 if flight.steps:
-                    flight.launch = self._on_device(timer, load.counts, duration)
+                    flight.launch = launcher(self.device, cast("PhaseTimer", timer), load.counts, duration)
         if load.emitting:
             flight.emitting = load.emitting
             self._promote(load.emitting, flight)
@@ -367,19 +380,13 @@ class Engine:
         rules = self.speculation
         return 1 if rules is None or rules.off(running) else rules.queries
 
-    def _on_device(self, timer: StepTimer, step: tuple[Any, ...], duration: int) -> Callable[[], Work]:
-        """Return how to start a step on the shared device; its phases are asked for only if it meets other work."""
-        device, phased = self.device, cast("PhaseTimer", timer)
-        assert device is not None
-        return lambda: device.submit(lambda: phased.phases(*step), duration)
-
     def _retire(self, last: list[Request], ahead: Flight | None, applied: int) -> None:
         """Put members whose last token has just been computed in running order; those whose end is foreseen leave.
 
         ``ahead`` is the step before, if it is not applied; ``applied`` the last step that is, or ``ahead``'s.
         """
         if len(last) > 1:
-            self._sort_as_running(last)
+            sort_as(self.running, last)
         if self.depth == 1:
             return
         in_flight, delivered = (1, applied) if ahead is None else (2, ahead.step - 1)
@@ -388,10 +395,6 @@ class Engine:
                 if ahead is not None and request not in ahead.emitting:
                     ahead.emitting.append(request)
                 self._leave_cohort(request, in_flight, delivered)
-
-    def _sort_as_running(self, requests: list[Request]) -> None:
-        order = {request: position for position, request in enumerate(self.running)}
-        requests.sort(key=order.__getitem__)
 
     def _leave_cohort(self, request: Request, in_flight: int, applied: int) -> None:
         """Write a member's progress back to it.
@@ -410,7 +413,8 @@ class Engine:
         for request in emitting:
             left = request.num_tokens_needed - request.num_computed_tokens
             tokens = 1 if request.draft is None else request.draft.propose()
-            request.num_pending_tokens += tokens
+            if self.pipeline is None:
+                request.num_pending_tokens += tokens
             if left == 0:
                 flight.last.append(request)
                 if not self._overruns(request, tokens):
@@ -420,7 +424,7 @@ class Engine:
                 individuals.remove(request)
         if 0 < of_cohort < len(flight.last):
             # They give their blocks back in the order of their turns, whoever kept count of them.
-            self._sort_as_running(flight.last)
+            sort_as(self.running, flight.last)
 
     def _overruns(self, request: Request, last_tokens: int = 1) -> bool:
         """Tell whether the scheduler cannot foresee the end of ``request`` and computes one step too many.
@@ -429,7 +433,7 @@ class Engine:
         emission) comes sooner than foreseen.
         """
         return (
-            self.depth > 1
+            self.async_scheduling
             and (request.max_tokens > request.output_tokens or last_tokens > 1)
             and request.input_tokens + request.output_tokens < self.max_model_len
         )
@@ -545,7 +549,7 @@ class Engine:
                     recorder.open(request, step)
             else:
                 tokens = recorder.emit(request, step, end)
-                request.num_pending_tokens -= tokens
+                request.num_pending_tokens -= tokens if self.pipeline is None else 0
                 request.num_output_tokens += tokens
                 if self.allocator.tracks_content_of(request):
                     self.allocator.note_output(request)

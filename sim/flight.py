@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..hwmodels.steptypes import Phase
     from .engine import Engine
     from .request import Request
-    from .resources import Work
+    from .resources import SharedDevice, Work
     from .scheduler.base import ScheduledBatch
 
 
@@ -107,6 +107,13 @@ class Flight:
         self.moved = NOTHING
         self.launch: Callable[[], Work] | None = None
         self.work: Work | None = None
+
+
+def launcher(
+    device: SharedDevice, timer: PhaseTimer, step: tuple[Any, ...], duration: int
+) -> Callable[[], Work]:
+    """Return how to start a step on a shared device; its phases are asked for only if it meets other work."""
+    return lambda: device.submit(lambda: timer.phases(*step), duration)
 
 
 class Run:

@@ -144,3 +144,9 @@ def refusal(request: Request, max_model_len: int, allocator: KVAllocator, margin
     if not allocator.fits(min(slots, max_model_len)):
         return "request exceeds the KV pool"
     return None
+
+
+def sort_as(running: Sequence[Request], requests: list[Request]) -> None:
+    """Put some of the running requests in running order, in place."""
+    order = {request: position for position, request in enumerate(running)}
+    requests.sort(key=order.__getitem__)

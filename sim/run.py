@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
+from ..hwmodels.pipeline import PipelineStepModel
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.power import PowerModel, power_model
 from ..hwmodels.routing import routing_of
@@ -25,6 +26,8 @@ from .kvcache.base import KVAllocator, PoolShape
 from .kvcache.paged import PagedAllocator
 from .kvcache.ring import RingAllocator
 from .offload import attach, figures_of, mover_of, warnings_of
+from .pipeline import Pipeline
+from .pipelineaccounting import PipelineAccountant
 from .policies import find_policy, make_policy
 from .record import CAUSES, RunRecord
 from .recorder import Recorder
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from ..hwmodels.lanes import Lane
     from ..hwmodels.routing import Routing
     from ..hwmodels.steptypes import StepDevice
+    from .accounting import AnyStepModel
     from .flight import StepTimer
     from .scenario.schema import Scenario
     from .scheduler.base import Scheduler
@@ -110,9 +114,7 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
     )
 
 
-def step_model(
-    resolved: ResolvedScenario, device: StepDevice | None = None
-) -> StepModel | SpeculativeStepModel:
+def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> AnyStepModel:
     """Return the step model of a scenario, on its own device or on another."""
     scenario, workload, asked = resolved.scenario, resolved.scenario.workload, resolved.scenario.speculative
     target = (
@@ -127,6 +129,10 @@ def step_model(
     eviction = resolved.kv_cache.eviction
     # Whoever evicts by attention needs its scores, which flash attention does not write.
     attention = "naive" if eviction and eviction.budget is not None else scenario.kernels.attention
+    if scenario.parallelism.pipeline_parallel_size > 1:
+        return PipelineStepModel(
+            *target, sampling=sampling, routing=routing, attention=attention, networks=resolved.networks
+        )
     if asked is None:
         return StepModel(*target, sampling=sampling, routing=routing, attention=attention)
     return SpeculativeStepModel(
@@ -156,9 +162,11 @@ def speculation_of(resolved: ResolvedScenario) -> Speculation | None:
 
 
 def make_accountant(
-    model: StepModel | SpeculativeStepModel, *, keep_steps: bool = False, power: PowerModel | None = None
+    model: AnyStepModel, *, keep_steps: bool = False, power: PowerModel | None = None
 ) -> StepAccountant:
     """Return what attributes the steps that a step model times."""
+    if isinstance(model, PipelineStepModel):
+        return PipelineAccountant(model, keep_steps=keep_steps, power=power)
     if isinstance(model, SpeculativeStepModel):
         return DraftAccountant(model, keep_steps=keep_steps, power=power)
     return StepAccountant(model, keep_steps=keep_steps, power=power)
@@ -217,9 +225,7 @@ def pool_shape(pool: KVPool) -> PoolShape:
     return PoolShape(usable // growing, size * layout.context_parallel, bounded_blocks, growing * block_bytes)
 
 
-def make_scheduler(
-    resolved: ResolvedScenario, model: StepModel | SpeculativeStepModel | None = None
-) -> Scheduler:
+def make_scheduler(resolved: ResolvedScenario, model: AnyStepModel | None = None) -> Scheduler:
     """Return the scheduler that a scenario names; ``model`` foretells prompts to those that ask."""
     settings = resolved.scheduler
     offered = {name: getattr(settings, name) for name in SCHEDULER_LIMITS} | {
@@ -232,7 +238,7 @@ def make_scheduler(
     return make_policy(policy, offered, settings.options, "scheduler.options")
 
 
-def _prefill_ns(model: StepModel | SpeculativeStepModel) -> Callable[[int], int]:
+def _prefill_ns(model: AnyStepModel) -> Callable[[int], int]:
     """Return what a prompt of so many tokens takes alone, in one step [ns]."""
 
     @lru_cache(maxsize=1 << 16)
@@ -247,7 +253,7 @@ def run_engine(
     workload: Workload,
     scheduler: Scheduler,
     allocator: KVAllocator,
-    model: StepModel | SpeculativeStepModel,
+    model: AnyStepModel,
     recorder: Recorder,
     progress: Callable[[int, int], None] | None = None,
 ) -> Speculation | None:
@@ -274,6 +280,7 @@ def run_engine(
         on_finish=on_finish,
         mover=mover_of(allocator),
         speculation=(rules := speculation_of(resolved)),
+        pipeline=Pipeline(model) if isinstance(model, PipelineStepModel) else None,
     )
     block_size = allocator.block_size if resolved.kv_cache.enable_prefix_caching else None
     requests = workload.iter_requests(block_size)

@@ -9,7 +9,11 @@ from ..fields import AUTO, ScenarioError
 if TYPE_CHECKING:
     from ...hwmodels.device import DeviceProfile
     from ...hwmodels.model import ModelSpec
+    from ...hwmodels.timing.hop import Network
     from .schema import Scenario
+
+USUAL_GPUS = 8
+"""GPUs of a machine where the scenario does not say."""
 
 
 def check_experts(scenario: Scenario, model: ModelSpec) -> None:
@@ -24,20 +28,84 @@ def check_experts(scenario: Scenario, model: ModelSpec) -> None:
         )
 
 
-def check_node(scenario: Scenario, device: DeviceProfile) -> None:
-    """Refuse a group that leaves its machine, and a link that is not the device's."""
-    node, ranks = scenario.node, scenario.parallelism.tensor_parallel_size
-    if node.gpus != AUTO and ranks > node.gpus:
+def with_link(scenario: Scenario, device: DeviceProfile) -> DeviceProfile:
+    """Return the device with the link between the GPUs of a machine that the scenario names."""
+    from ...hwmodels.links import over_pcie
+
+    link = scenario.node.link
+    if link == AUTO or _plain(device.link_type).startswith(_plain(link) or "-"):
+        return device
+    if _plain(link) == "pcie":
+        return over_pcie(device)
+    raise ScenarioError(
+        f"node.link: {link!r} is not known; allowed: auto, {device.link_type} (the link of {device.id}), pcie; for "
+        f"another speed set device to {{base: {device.id}, link_bandwidth: 50GB/s}}"
+    )
+
+
+def check_parallelism(scenario: Scenario, policy_name: str) -> None:
+    """Refuse what a replica over several GPUs cannot do, in the order in which its GPUs are numbered."""
+    parallel, machine = scenario.parallelism, machine_gpus(scenario)
+    if parallel.tensor_parallel_size > machine:
         raise ScenarioError(
-            f"parallelism.tensor_parallel_size: {ranks} GPUs do not fit a machine of node.gpus {node.gpus}; a group "
-            "over several machines is not built yet"
+            f"parallelism.tensor_parallel_size: {parallel.tensor_parallel_size} GPUs do not fit a machine of "
+            f"node.gpus {machine}; a group over several machines is not built yet (pipeline_parallel_size is)"
         )
-    if node.link != AUTO and not _plain(device.link_type).startswith(_plain(node.link) or "-"):
+    if parallel.pipeline_parallel_size > 1:
+        _check_pipeline(scenario, policy_name)
+
+
+def _check_pipeline(scenario: Scenario, policy_name: str) -> None:
+    from ..policies import find_policy
+
+    where = "with parallelism.pipeline_parallel_size above 1"
+    if scenario.scheduler.async_scheduling is True:
         raise ScenarioError(
-            f"node.link: {node.link!r} is not built yet; allowed: auto, {device.link_type} (the link of {device.id}; "
-            "for another speed set device to {base: "
-            f"{device.id}, link_bandwidth: 50GB/s}})"
+            f"scheduler.async_scheduling: true {where}, where vLLM has none; allowed: auto, false"
         )
+    if scenario.speculative is not None:
+        raise ScenarioError(f"speculative: is not built yet {where}; allowed: null")
+    if scenario.kv_cache.tiers:
+        raise ScenarioError(f"kv_cache.tiers: are not built yet {where}; allowed: []")
+    if scenario.scheduler.preemption_mode == "swap":
+        raise ScenarioError(f"scheduler.preemption_mode: 'swap' is not built yet {where}; allowed: recompute")
+    if find_policy("scheduler", policy_name, "scheduler.name").holds_batch:
+        raise ScenarioError(
+            f"scheduler.name: {policy_name!r} keeps one batch, which leaves all stages but one idle; allowed {where}: "
+            "vllm_v1, sarathi, orca, ..."
+        )
+
+
+def machine_gpus(scenario: Scenario) -> int:
+    """Return the GPUs of one machine: as given, else 8, or as many as a tensor-parallel group has."""
+    gpus = scenario.node.gpus
+    return max(USUAL_GPUS, scenario.parallelism.tensor_parallel_size) if gpus == AUTO else gpus
+
+
+def networks_of(scenario: Scenario) -> tuple[Network | None, ...]:
+    """Return what each pipeline stage but the last has between itself and the next: None where both are in one machine.
+
+    GPUs are numbered stage by stage, machine by machine.
+    """
+    from ...hwmodels.links import network
+
+    parallel, machine = scenario.parallelism, machine_gpus(scenario)
+    ranks = parallel.tensor_parallel_size
+    between = network(
+        "infiniband" if scenario.node.inter_node_link == AUTO else scenario.node.inter_node_link
+    )
+    at = [(stage + 1) * ranks - 1 for stage in range(parallel.pipeline_parallel_size)]
+    return tuple(between if last // machine != (last + 1) // machine else None for last in at[:-1])
+
+
+def unvalidated_parallelism(scenario: Scenario) -> list[str]:
+    """Say of pipelines that nothing here was measured against them."""
+    if scenario.parallelism.pipeline_parallel_size == 1:
+        return []
+    return [
+        "parallelism.pipeline_parallel_size is an unvalidated lever: no pipelined run was measured; sends between "
+        "stages are timed as sums over two GPUs, or by the network's datasheet"
+    ]
 
 
 def _plain(link: str) -> str:

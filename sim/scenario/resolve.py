@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...hwmodels.prices import list_price
 from ..fields import AUTO, ScenarioError
 from .kvlevers import with_kv_levers
-from .parallel import check_experts, check_node
+from .parallel import check_experts, check_parallelism, networks_of, unvalidated_parallelism, with_link
 from .schema import Scenario, leaf
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...hwmodels.drafting import Draft
     from ...hwmodels.engine import EngineDefaults, EngineProfile
     from ...hwmodels.model import ModelSpec
+    from ...hwmodels.timing.hop import Network
     from ..workload.workload import Workload
     from .sections import Eviction
 
@@ -29,9 +30,7 @@ NOT_BUILT: Mapping[str, object] = {
     "cluster.failures": None,
     "colocated": None,
     "compute_split": None,
-    "parallelism.pipeline_parallel_size": 1,
     "parallelism.data_parallel_size": 1,
-    "node.inter_node_link": AUTO,
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
 
@@ -87,6 +86,7 @@ class ResolvedScenario:
     scheduler, kv_cache : their sections, typed without ``auto``
     workload : the requests; None where the scenario was resolved for sizing only
     draft : what drafts on the device; None without speculation, or where the host looks drafts up
+    networks : what each pipeline stage but the last has between itself and the next; None: the link of the machine
     slo_classes : class to metric to threshold [s]
     usd_per_gpu_hour : what a GPU costs [USD/h], None where unknown
     price_note : where that figure is from
@@ -105,6 +105,7 @@ class ResolvedScenario:
     price_note: str
     warnings: tuple[str, ...]
     draft: Draft | None = None
+    networks: tuple[Network | None, ...] = ()
 
 
 def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenario:
@@ -125,8 +126,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     from ...hwmodels.model import load_model
 
     _refuse_not_built(scenario, purpose)
-    device = load_device(scenario.device)
-    check_node(scenario, device)
+    device = with_link(scenario, load_device(scenario.device))
     engine = load_engine(scenario.engine)
     model = load_model(scenario.model)
     check_experts(scenario, model)
@@ -150,6 +150,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     )
     draft = draft_of(scenario, model)
     if purpose == "simulate":
+        check_parallelism(scenario, filled.scheduler.name)
         filled = _speculating(scenario, filled)
     workload = _workload(filled, engine) if purpose == "simulate" else None
     price, note = _price(scenario, device)
@@ -174,10 +175,12 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
             *_unfollowed(scenario, filled.scheduler.name, purpose),
             *warnings,
             *_unvalidated(scenario, purpose),
+            *(unvalidated_parallelism(scenario) if purpose == "simulate" else ()),
             *of_levers,
             *(workload.report.warnings if workload else ()),
         ),
         draft=draft,
+        networks=networks_of(scenario),
     )
 
 

@@ -56,9 +56,9 @@ class Node(Section):
 
     Attributes
     ----------
-    gpus : GPUs in one machine
-    link : link between the GPUs of a group; auto: the device's
-    inter_node_link : link between machines; auto: the device's
+    gpus : GPUs in one machine; auto: 8
+    link : link between the GPUs of a machine; auto: the device's; or pcie
+    inter_node_link : network between machines: infiniband (auto), roce, ethernet, or a bandwidth of one GPU
     """
 
     gpus: AutoCount = AUTO

@@ -146,12 +146,17 @@ def roofline(scenario: Scenario, *, requests: int = REQUESTS) -> Roofline:
 
     Raises
     ------
-    StudyError : no load, or speculation, whose steps are of two models
+    StudyError : no load, speculation, whose steps are of two models, or several pipeline stages
     MemboundError : as ``simulate``
     """
     if scenario.speculative is not None:
         raise StudyError(
             "speculative: a roofline is of the steps of one model; allowed: null (--set speculative=null)"
+        )
+    if scenario.parallelism.pipeline_parallel_size > 1:
+        raise StudyError(
+            "parallelism.pipeline_parallel_size: a roofline is of the steps of one stage; allowed: 1 "
+            "(--set parallelism.pipeline_parallel_size=1)"
         )
     resolved = resolve(with_requests(scenario, requests))
     workload, pool = resolved.workload, size_pool(resolved)

@@ -133,7 +133,5 @@ def test_weight_formats_set_width_and_compute(weights: str, name: str, width: fl
 
 
 def test_what_is_not_built_is_refused_in_one_line() -> None:
-    with pytest.raises(UnsupportedError, match="pipeline_parallel_size is 2; allowed: 1"):
-        plan_of(SMALL, pipeline_parallel_size=2)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="tensor_parallel_size is 16; allowed: at most 8"):
         plan_of(SMALL, 16)

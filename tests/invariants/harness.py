@@ -17,6 +17,7 @@ from membound.sim.kvcache.base import KVAllocator, PoolShape
 from membound.sim.kvcache.paged import PagedAllocator
 from membound.sim.mover import Mover
 from membound.sim.offload import figures_of, mover_of
+from membound.sim.pipeline import Pipeline
 from membound.sim.policies import find_policy, make_policy
 from membound.sim.recorder import Recorder
 from membound.sim.request import Request
@@ -126,6 +127,16 @@ def _route(slower: int) -> Route:
     return Route(profile, HostedDevice(), 1, 1)
 
 
+class StagesCost:
+    """The cost of a step on every stage, each linear as in ``LinearCost`` [ns]."""
+
+    def __init__(self, stages: Sequence[tuple[int, ...]], needs_contexts: bool = False) -> None:
+        self.stages = [LinearCost(*cost, needs_contexts=needs_contexts) for cost in stages]
+
+    def stages_ns(self, *counts: Any) -> list[int]:
+        return [stage.step_ns(*counts) for stage in self.stages]
+
+
 class SpeculativeCost(LinearCost):
     """A linear cost in which a decoding sequence computes ``queries`` tokens, and ``draft`` is added for each [ns]."""
 
@@ -157,7 +168,8 @@ class SpeculativeCost(LinearCost):
 class Case:
     """One engine and its load; ``requests`` are keyword arguments of ``Request`` in order of arrival.
 
-    ``bounded_blocks`` is the most that a sequence takes in layers with a window.
+    ``bounded_blocks`` is the most that a sequence takes in layers with a window; ``stages`` are the costs of those
+    of a pipeline.
     """
 
     requests: tuple[dict[str, Any], ...]
@@ -175,6 +187,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     host: Host = Host()
+    stages: tuple[tuple[int, ...], ...] = ()
 
     def bounded(self, tokens: int) -> int:
         """Blocks that a sequence of so many tokens takes in layers with a window."""
@@ -222,6 +235,7 @@ def run(
         env, make_scheduler(case), allocator, cost, recorder,
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
         cohort=cohort, observer=observer, mover=mover_of(allocator), speculation=rules,
+        pipeline=Pipeline(StagesCost(case.stages, case.needs_contexts)) if case.stages else None,
     )  # fmt: skip
     engine.connect(Source(env, iter(requests), engine.submit))
     for _ in range(20_000):

@@ -32,9 +32,8 @@ def run(*sets: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("leaf", "says"),
     [
-        ("node.link=pcie", ["node.link", "'pcie'", "NVLink4"]),
         ("node.link=pigeon", ["node.link", "'pigeon'", "NVLink4"]),
-        ("node.inter_node_link=infiniband", ["node.inter_node_link", "not built yet"]),
+        ("node.inter_node_link=pigeon", ["node.inter_node_link", "'pigeon'", "infiniband"]),
         ("quantization.activations=fp8", ["quantization.activations", "'fp8'", "quantization.weights"]),
         ("price.usd_per_gpu_hour=1e308", ["price.usd_per_gpu_hour", "1e308", "at most"]),
         ("workload.arrivals.rate_per_s=1e-12", ["workload.arrivals", "146 years"]),

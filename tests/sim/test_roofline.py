@@ -142,6 +142,8 @@ def test_speculation_and_a_missing_load_are_refused_in_a_line():
     drafting = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}
     with pytest.raises(StudyError, match="speculative"):
         roofline(scenario(speculative=drafting))
+    with pytest.raises(StudyError, match="pipeline_parallel_size"):
+        roofline(scenario(parallelism={"pipeline_parallel_size": 2}))
     with pytest.raises(StudyError, match="workload: missing"):
         roofline(scenario(workload=None))
 

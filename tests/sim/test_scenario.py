@@ -409,9 +409,7 @@ UNBUILT = {
     "cluster.failures": "cluster.failures={mtbf_s: 3}",
     "colocated": "colocated={model: llama-3.1-8b}",
     "compute_split": "compute_split={prefill: 0.6, decode: 0.4}",
-    "parallelism.pipeline_parallel_size": "parallelism.pipeline_parallel_size=2",
     "parallelism.data_parallel_size": "parallelism.data_parallel_size=2",
-    "node.inter_node_link": "node.inter_node_link=infiniband",
 }
 
 
