@@ -21,7 +21,7 @@ from .errors import CalibrationError
 OURS: Final = "torch"
 SAME_CALLS: Final = ("gemm",)
 """Families whose engine lane makes torch's own calls: the bridge is 1."""
-_MODES: Final = ("hm", "split", "by_m", "absorbed", "packed", "single", "rows", "ks", "d", "qr")
+_MODES: Final = ("hm", "hs", "split", "by_m", "absorbed", "packed", "single", "rows", "ks", "d", "qr")
 """Parameters that say how a kernel works: they are the engine's, whatever torch does."""
 _OWN_KERNELS: Final = ("_triton_paged",)
 """Ends of lanes of our own kernels, which stand for an engine's better than torch's plain operations do."""

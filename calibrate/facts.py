@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 _WEIGHT_ONLY: Final = ("linear_w4a16", "linear_w8a16")
-_CUTLASS: Final = ("Cutlass", "sgl_kernel_fp8")
+_RULED: Final = {"Hopper": {"Cutlass": 1, "sgl_kernel_fp8": 1}, "Ada": {"Cutlass": 2}}
+"""Architecture and part of a kernel's name -> the rule by which it takes a tile (``tiles.RULES``)."""
 
 
 def kernel_facts(family: str, lane: str, kernel: str, arch: str) -> dict[str, Any]:
@@ -25,8 +26,8 @@ def kernel_facts(family: str, lane: str, kernel: str, arch: str) -> dict[str, An
     if family.startswith("moe"):
         return {"all_rows": "triton" in kernel}
     if family.startswith("linear"):
-        cutlass = family == "linear_fp8" and arch == "Hopper" and any(name in kernel for name in _CUTLASS)
-        return {"quantise": family not in _WEIGHT_ONLY, "by_m": cutlass}
+        rule = next((rule for name, rule in _RULED.get(arch, {}).items() if name in kernel), 0)
+        return {"quantise": family not in _WEIGHT_ONLY, "by_m": rule if family == "linear_fp8" else 0}
     if family == "decode_attention":
         return _decode_facts(lane, kernel)
     if family == "prefill_attention":
@@ -36,6 +37,7 @@ def kernel_facts(family: str, lane: str, kernel: str, arch: str) -> dict[str, An
             "tile_heads": 128 if arch == "Blackwell" else 64,
             "split": arch in ("Hopper", "Blackwell"),
             "sharp_cache": arch == "Ada",
+            "few_heads": 16 if arch == "Blackwell" else 0,
         }
     if family == "mla_prefill":
         return {"absorbed": lane.startswith("sglang") and arch != "Blackwell"}

@@ -153,7 +153,7 @@ def _latent_decode(job: Job) -> FitResult:
 def _latent_prefill(job: Job) -> FitResult:
     rows, notes, facts = _known(job)
     gemm = job.done.get(("gemm", job.software))
-    eb = gemm.params["eb"] if gemm else job.device.lane("gemm").params["eb"]
+    eb = gemm.params["eb"] if gemm else job.device.lane("gemm", job.software).params["eb"]
     return fit_mla_prefill_least_squares(
         without_spikes(rows), job.chip, eb, lane=job.lane, notes=notes, **facts
     )

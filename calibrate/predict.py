@@ -25,7 +25,7 @@ from .fit.base import Array
 from .fit.decode_attention import decode_regimes, predict_decode_us, seen_keys
 from .fit.elementwise import predict_elementwise_us
 from .fit.gemm import gemm_regimes, predict_gemm_us
-from .fit.linear import predict_linear_us
+from .fit.linear import linear_regimes, predict_linear_us
 from .fit.mla import mla_regimes, predict_mla_decode_us, predict_mla_prefill_us
 from .fit.moe import EXPERTS, expert_rows, moe_regimes
 from .fit.prefill_attention import predict_prefill_us, prefill_regimes
@@ -237,7 +237,7 @@ def _latent_decode(device: DeviceProfile, lane: Lane, table: KernelTable) -> Arr
 
 
 def _latent_prefill(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
-    return predict_mla_prefill_us(chip_of(device), lane.params, table, device.lane("gemm").params["eb"])
+    return predict_mla_prefill_us(chip_of(device), lane.params, table)
 
 
 def _gemm(device: DeviceProfile, lane: Lane, table: KernelTable) -> Array:
@@ -273,6 +273,12 @@ def _is_warm(lane: Lane) -> bool:
     return lane.lane.partition("_")[0] != "torch"
 
 
+def matrix_regimes(table: KernelTable) -> NDArray[Any]:
+    """Return the regime of each matrix product, of low precision or not."""
+    low = np.isin(table["dtype"].astype(str), list(PRECISION))
+    return np.where(low, linear_regimes(table), gemm_regimes(table))
+
+
 def gemm_lanes(table: KernelTable, software: Column) -> Column:
     """Return the lane of each row by compute dtype: 16 and 32-bit floats other than bfloat16 have their own."""
     suffix = {"float16": "_fp16", "fp16": "_fp16", "float32": "_fp32", "fp32": "_fp32"}
@@ -297,7 +303,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         gemm_family,
         gemm_lanes,
         _gemm,
-        lambda table, chip: gemm_regimes(table),
+        lambda table, chip: matrix_regimes(table),
         _axes(m="m", n="n", k="k"),
     ),
     "attn_decode": Operation(

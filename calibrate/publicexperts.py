@@ -1,10 +1,12 @@
-"""Fits of the public tables' expert lanes as a run: each lane on all models, its residual from models left out.
+"""Fits of the public tables' lanes beyond dense 16-bit kernels as a run: experts, latent attention, low precision.
 
     python -m membound.calibrate.publicexperts h100_sxm --out out/experts-h100.json
     membound calibrate publish out/experts-h100.json --force
 
-A fit's own residuals are of models that it has seen. The spread that a lane states is that of the folds, each
-scored on the model that it left out: what a simulation of another model has to expect.
+Latent attention and low-precision linears are fitted on the part of the frozen splits that a fit may see, and their
+errors on the other parts are told. Experts are fitted on all models: a fit's own residuals are of models that it has
+seen, so the spread that a lane states is that of the folds, each scored on the model that it left out: what a
+simulation of another model has to expect.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from ..hwmodels.spreads import residual_spread
 from .accuracy import lane_predicted, left_out
 from .fit.base import Array, FitResult, errors, spread_90
 from .fit.moe import models_of, moe_regimes
-from .publiclanes import DEVICES, EXPERT_LANES, FOLD_ROWS, FOLD_SCORED, ONE_MODEL_LANES, PublicLane
+from .publiclanes import (
+    DEVICES,
+    FOLD_ROWS,
+    FOLD_SCORED,
+    ONE_MODEL_LANES,
+    PUBLIC_LANES,
+    SCORED_ROWS,
+    STAND_INS,
+    PublicLane,
+)
 from .run import CalibrationRun
 from .table import KernelTable, software_line
 from .uncertainty import Predictive
@@ -34,16 +45,19 @@ TABLES: Final = Path(__file__).parents[2] / "shared" / "measured" / "kernels"
 
 
 def published_fit(lane: PublicLane, folder: Path) -> FitResult:
-    """Fit a lane to all its rows and state the residuals of models left out.
+    """Fit a lane to all that it may see and state what errors of the rest are.
 
-    A kernel timed on one model leaves none out: its spread is that of starting values.
+    Of experts the residuals are those of models left out. A kernel timed on one model leaves none out: its spread is
+    that of starting values.
 
     Parameters
     ----------
-    lane : an expert lane of the public tables
+    lane : of the public tables
     folder : of the tables
     """
     table, _ = lane.read(folder)
+    if lane.op != "moe":
+        return _of_the_split(lane, table)
     fit, models = lane.fit(table), set(models_of(table))
     notes = (
         software_line(table),
@@ -54,6 +68,16 @@ def published_fit(lane: PublicLane, folder: Path) -> FitResult:
     held, found = models_left_out(lane, table)
     ratio = found.time / held.latency_us
     return replace(fit, residual_sd=spread_by_regime(held, ratio), notes=(*notes, left_out_line(ratio)))
+
+
+def _of_the_split(lane: PublicLane, table: KernelTable) -> FitResult:
+    parts = lane.parts(table)
+    fit, notes = lane.fit(parts["train"]), [software_line(table)]
+    for name in ("unseen", "beyond"):
+        if len(rows := parts[name].sample(SCORED_ROWS, seed=1)):
+            found = errors(lane.predict_us(fit.params, rows) / rows.latency_us)
+            notes.append(f"{name} MAPE {100 * found['mape']:.1f} %, median {100 * found['median_ape']:.1f} %")
+    return replace(fit, notes=(*fit.notes, *notes))
 
 
 def models_left_out(
@@ -89,6 +113,21 @@ def left_out_line(ratio: Array) -> str:
     return "left-out model " + ", ".join(f"{says} {100 * found[name]:.1f} %" for name, says in names.items())
 
 
+def standing_in(gpu: str, fits: Sequence[FitResult]) -> list[FitResult]:
+    """Return the lanes of a GPU that other software's fits stand in for."""
+    wanted = {(family, of): lane for (on, family, lane), of in STAND_INS.items() if on == gpu}
+    return [
+        replace(
+            fit,
+            lane=wanted[fit.family, fit.lane],
+            level="bridged",
+            notes=(f"{fit.lane}'s lane, the same kernels tuned as they are served", *fit.notes),
+        )
+        for fit in fits
+        if (fit.family, fit.lane) in wanted
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit the expert lanes of one GPU and save them as a run."""
     parser = argparse.ArgumentParser(
@@ -100,12 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tables", type=Path, default=TABLES, help="folder of kernels_aic_*.parquet")
     chosen = parser.parse_args(arguments)
     fits: list[FitResult] = []
-    for lane in (*EXPERT_LANES, *ONE_MODEL_LANES):
+    for lane in (*PUBLIC_LANES, *ONE_MODEL_LANES):
         if lane.gpu == chosen.gpu and chosen.only in lane.name:
             fits.append(published_fit(lane, chosen.tables))
             said = f"fitted MAPE {100 * fits[-1].train['mape']:.1f} %; {fits[-1].notes[-1]}"
             sys.stderr.write(f"{lane.name}: {said}\n")
-            run = CalibrationRun(RUN, DEVICES[chosen.gpu], SOURCE, tuple(fits))
+            lanes = (*fits, *standing_in(chosen.gpu, fits))
+            run = CalibrationRun(RUN, DEVICES[chosen.gpu], SOURCE, lanes)
             run.save(chosen.out)
 
 

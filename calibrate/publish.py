@@ -20,7 +20,7 @@ from .fit.base import FitResult
 from .run import CalibrationRun
 
 _BETTER: Final = {"prior": 0, "bridged": 1, "measured": 2}
-PINNED: Final = {"prefill_attention": ("eb", "q"), "mla_prefill": ("eb", "q")}
+PINNED: Final = {"prefill_attention": ("eb", "q")}
 """Parameters that a family takes from another lane: not written, so that they stay that lane's."""
 _SLACK: Final = 1.02
 """A measured lane is better only where its residual is smaller than the fit's by more than this."""
@@ -49,7 +49,7 @@ def fitted_lane(fit: FitResult, run: CalibrationRun) -> FittedLane:
     names = [name for name, value in fit.values.items() if not (name in skip and value.stderr == 0.0)]
     at = [list(fit.values).index(name) for name in names]
     return FittedLane(
-        level="measured",
+        level=fit.level,
         source=source_line(fit, run),
         run=run.id,
         parameters={

@@ -132,6 +132,11 @@ class EngineProfile(BaseModel):
         return self.step.quantise_fused.value
 
     @property
+    def quantise_fused_4bit(self) -> float:
+        """The same of passes to 4 bits [-]."""
+        return self.step.quantise_fused_4bit.value
+
+    @property
     def elementwise_t0_s(self) -> float:
         """Fixed time of an elementwise kernel [s]."""
         return self.step.elementwise_t0_s.value

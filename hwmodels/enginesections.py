@@ -45,6 +45,7 @@ class StepSection(BaseModel):
     mixed_decode_threshold_tokens : chunk above which it applies [tokens]
     quantise_fused : share of the passes that quantise activations, and of the fixed time that such a linear layer
         has beyond a 16-bit one, that the kernel before it does in passing [-]
+    quantise_fused_4bit : the same of inputs in 4 bits, which other kernels write [-]
     elementwise_t0_s, elementwise_eb : fixed time [s] and share of HBM bandwidth [-] of an elementwise kernel
     sampler_greedy_t0_s, sampler_topk_t0_s : fixed time of all kernels of the sampler [s]
     sampler_greedy_bytes_per_entry, sampler_topk_bytes_per_entry : HBM traffic of the sampler, for each row
@@ -64,6 +65,7 @@ class StepSection(BaseModel):
     mixed_decode_factor: StepParameter
     mixed_decode_threshold_tokens: StepParameter
     quantise_fused: StepParameter
+    quantise_fused_4bit: StepParameter
     elementwise_t0_s: StepParameter
     elementwise_eb: StepParameter
     sampler_greedy_t0_s: StepParameter

@@ -393,7 +393,8 @@ def linear_params(device: StepDevice, engine: StepEngine, precision: Precision) 
     params = (
         _derived(plain, precision) if own is None else LinearParams.from_lane(own, precision.compute, widths)
     )
-    return params.fused(engine.quantise_fused, plain.gemm.t0)
+    share = engine.quantise_fused if precision.input_bytes >= 1.0 else engine.quantise_fused_4bit
+    return params.fused(share, plain.gemm.t0)
 
 
 def padded(sizes: tuple[int, ...], m: int) -> int:

@@ -41,7 +41,7 @@ _WIDEST_LOG: Final = 1.0
 
 STATED_AS: Final[Mapping[Regime, tuple[str, ...]]] = {
     "memory": ("memory", "bandwidth", "switch", "long", "m<=64 large"),
-    "compute": ("compute", "long", "64<m<=1024 large", "m>1024 medium", "m>1024 large"),
+    "compute": ("compute", "long", "64<m<=1024 large", "256<m<=1024 large", "m>1024 medium", "m>1024 large"),
     "latency": ("latency", "switch", "short", "small", "medium", "m<=64 small", "m<=64 medium"),
     "link": ("link", "large", "bulk"),
 }
@@ -50,7 +50,10 @@ and bandwidth), GEMM by rows and size of the weights, of which a serving step ha
 
 _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     **dict.fromkeys(
-        ("t0_us", "t1_us", "tq_us", "ts_us", "tb_us", "tcta_us", "tt_us", "te_ns", "tr_ns", "tqz_us"),
+        (
+            *("t0_us", "t1_us", "tq_us", "ts_us", "tb_us", "tcta_us", "tt_us", "tqz_us"),
+            *("te_ns", "tr_ns", "tqr_ns"),
+        ),
         ("latency", 1.0),
     ),
     **dict.fromkeys(("a0_us", "a1_us", "c0_us", "c1_us"), ("latency", 1.0)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,7 @@ class FitResult:
     train : errors on the fitted rows (``mape``, ``median_ape``, ``p90_ape``, ``bias``), as fractions
     table : a measured table that is preferred to the form (all-reduce)
     growth : how fast errors grow outside the hull, where the fit could tell [per unit of ln]
+    level : ``bridged`` where the rows are another software's
     """
 
     family: str
@@ -84,6 +85,7 @@ class FitResult:
     train: Mapping[str, float] = field(default_factory=dict[str, float])
     table: LatencyTable | None = None
     growth: float | None = None
+    level: Literal["measured", "bridged"] = "measured"
 
     @property
     def params(self) -> dict[str, float]:
@@ -137,6 +139,7 @@ class FitResult:
             "train": dict(self.train),
             "table": self.table.model_dump(mode="json") if self.table else None,
             "growth": self.growth,
+            "level": self.level,
         }
 
     @classmethod
@@ -170,6 +173,7 @@ class FitResult:
                 train=dict(data["train"]),
                 table=LatencyTable.model_validate(data["table"]) if data["table"] else None,
                 growth=None if data.get("growth") is None else float(data["growth"]),
+                level="bridged" if data.get("level") == "bridged" else "measured",
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = " ".join(str(error).split())

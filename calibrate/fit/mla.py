@@ -24,6 +24,7 @@ from ..dtypes import element_width
 from ..errors import CalibrationError
 from ..table import KernelTable
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
+from .beyond import growth_beyond, pinned_by_the_long
 from .gemm import Values
 
 LATENT: Final = 576
@@ -37,6 +38,8 @@ _STEPS: Final = (0.1, 0.03, 0.01)
 _EDGE: Final = 1e-3
 _SPIKE: Final = 3.0
 _SHORT: Final = 128
+OCCUPANCIES: Final = (0.5, 0.6, 0.85, 1.0, 1.2)
+"""Blocks per unit that are tried: a free value stops at the first jump."""
 _SHORT_WEIGHT: Final = 0.3
 """Weight of contexts below one tile: half of a table's rows, and nothing but fixed time."""
 
@@ -60,7 +63,9 @@ def without_spikes(table: KernelTable) -> KernelTable:
     return table.where(kept)
 
 
-def mla_decode_parameters(*, tile_heads: int, split: bool, sharp_cache: bool = False) -> list[Parameter]:
+def mla_decode_parameters(
+    *, tile_heads: int, split: bool, sharp_cache: bool = False, few_heads: int = 0
+) -> list[Parameter]:
     """Return starts and priors of a decode lane; heads to a tile and splitting are pinned.
 
     With ``sharp_cache`` the share of the cache that repeats find in L2 may end as sharply as the data say.
@@ -85,12 +90,13 @@ def mla_decode_parameters(*, tile_heads: int, split: bool, sharp_cache: bool = F
         Parameter("l2b", 1.5, 0.4, 1.0, 6.0),
         *sharpness,
         Parameter("hm", float(tile_heads), vary=False),
+        Parameter("hs", float(few_heads), vary=False),
         Parameter("split", float(split), vary=False),
     ]
 
 
-def mla_prefill_parameters(*, absorbed: bool) -> list[Parameter]:
-    """Return starts and priors of a prefill lane; the form it computes in is pinned."""
+def mla_prefill_parameters(eb: float, *, absorbed: bool) -> list[Parameter]:
+    """Return starts and priors of a prefill lane; the form it computes in and its share of bandwidth are pinned."""
     return [
         Parameter("t0_us", 10.0, 0.5, 0.5, 200.0),
         Parameter("ec", 0.6, 0.4, 0.05, 1.2),
@@ -103,6 +109,7 @@ def mla_prefill_parameters(*, absorbed: bool) -> list[Parameter]:
         Parameter("x", 1.0, 0.5, 0.02, 8.0),
         Parameter("q", 1.5, 0.5, 1.0, 8.0),
         Parameter("xc", 1.0, 0.5, 0.05, 10.0),
+        Parameter("eb", eb, vary=False),
         Parameter("d", float(ABSORBED if absorbed else EXPANDED), vary=False),
     ]
 
@@ -123,10 +130,10 @@ def predict_mla_decode_us(
     return found
 
 
-def predict_mla_prefill_us(chip: Chip, params: Mapping[str, float], table: KernelTable, eb: float) -> Array:
-    """Return the time of prefill rows under given parameters and share of HBM bandwidth [us]."""
+def predict_mla_prefill_us(chip: Chip, params: Mapping[str, float], table: KernelTable) -> Array:
+    """Return the time of prefill rows under given parameters [us]."""
     lane = Values(params)
-    fitted = PrefillParams.from_lane(lane, Values({"eb": eb}))
+    fitted = PrefillParams.from_lane(lane, lane)
     found = np.zeros(len(table))
     for rows, width in _by_width(table):
         for heads in np.unique(table["n_heads"][rows]):
@@ -145,8 +152,12 @@ def predict_mla_prefill_us(chip: Chip, params: Mapping[str, float], table: Kerne
 
 
 def mla_regimes(table: KernelTable) -> NDArray[Any]:
-    """Return the regime of each row: contexts below and above 128."""
-    return np.where(table["kv_len"] < _SHORT, "context<128", "context>=128")
+    """Return the regime of each row: contexts below and above 128, batches up to 16, up to 128 and above."""
+    context = np.where(table["kv_len"] < _SHORT, "context<128", "context>=128")
+    batch = table["batch"]
+    return np.char.add(
+        context, np.where(batch <= 16, " batch<=16", np.where(batch <= 128, " batch<=128", " batch>128"))
+    )
 
 
 def fit_mla_decode_least_squares(
@@ -156,6 +167,7 @@ def fit_mla_decode_least_squares(
     tile_heads: int = 64,
     split: bool = True,
     sharp_cache: bool = False,
+    few_heads: int = 0,
     lane: str = "trtllm",
     **options: Any,
 ) -> FitResult:
@@ -168,6 +180,7 @@ def fit_mla_decode_least_squares(
     tile_heads : heads that share one pass over the cache
     split : the kernel divides the cache of a sequence over thread blocks
     sharp_cache : L2 is large beside HBM's rate (L40S: 96 MB at four times it), its edge shows
+    few_heads : heads that share one pass where there are at most twice as many; 0 for none
     lane : software lane
     options : further arguments of ``robust_fit``
 
@@ -175,30 +188,40 @@ def fit_mla_decode_least_squares(
     ------
     CalibrationError : too few rows, or times that are not positive
     """
-    fit = robust_fit(
-        lambda values: predict_mla_decode_us(chip, values, table),
-        mla_decode_parameters(tile_heads=tile_heads, split=split, sharp_cache=sharp_cache),
-        table.latency_us,
-        family="mla_decode",
-        lane=lane,
-        weights=np.where(table["kv_len"] < _SHORT, _SHORT_WEIGHT, 1.0),
-        regimes=mla_regimes(table),
-        hull=_hull(table),
-        **{"rounds": 4, "evaluations": 60, "steps": _STEPS, **options},
+
+    def fit(rows: KernelTable, params: list[Parameter], **options: Any) -> FitResult:
+        return robust_fit(
+            lambda values: predict_mla_decode_us(chip, values, rows),
+            params,
+            rows.latency_us,
+            family="mla_decode",
+            lane=lane,
+            weights=np.where(rows["kv_len"] < _SHORT, _SHORT_WEIGHT, 1.0),
+            regimes=mla_regimes(rows),
+            hull=_hull(rows),
+            **{"rounds": 4, "evaluations": 60, "steps": _STEPS, **options},
+        )
+
+    def predict(found: FitResult, rows: KernelTable) -> Array:
+        return predict_mla_decode_us(chip, found.params, rows)
+
+    params = mla_decode_parameters(
+        tile_heads=tile_heads, split=split, sharp_cache=sharp_cache, few_heads=few_heads
     )
-    return _off_the_edge(fit, chip)
+    whole = [_whole_blocks(occ, chip) for occ in OCCUPANCIES]
+    params = pinned_by_the_long(table, "occ", tuple(whole), params, fit, predict)
+    return replace(
+        fit(table, params, **options), growth=growth_beyond(table, params, fit, predict, mla_regimes)
+    )
 
 
-def _off_the_edge(fit: FitResult, chip: Chip) -> FitResult:
-    """Return a fit whose resident blocks lie between two whole numbers.
+def _whole_blocks(occupancy: float, chip: Chip) -> float:
+    """Return an occupancy whose resident blocks lie between two whole numbers.
 
-    Splits depend on whole blocks alone, so a fit likes to end where one more block begins; rounded for
-    printing, such a value may fall to the other side and double a call's time.
+    Splits depend on whole blocks alone; rounded for printing, a value where one more block begins may fall to the
+    other side and double a call's time.
     """
-    occ = fit.values["occ"]
-    blocks = np.floor(occ.estimate * chip.units + _EDGE) + 0.5
-    values = {**fit.values, "occ": replace(occ, estimate=float(blocks / chip.units))}
-    return replace(fit, values=values)
+    return float((np.floor(occupancy * chip.units + _EDGE) + 0.5) / chip.units)
 
 
 def fit_mla_prefill_least_squares(
@@ -216,7 +239,7 @@ def fit_mla_prefill_least_squares(
     ----------
     table : rows that a fit may see, of one KV dtype, without spikes
     chip : the device's datasheet symbols
-    eb : share of HBM bandwidth, from the device's GEMM lane [-]
+    eb : share of HBM bandwidth, from the GEMM lane of the same software; the lane keeps it [-]
     absorbed : queries meet the latent vectors themselves (SGLang on Hopper), not expanded heads
     lane : software lane
     options : further arguments of ``robust_fit``
@@ -225,15 +248,25 @@ def fit_mla_prefill_least_squares(
     ------
     CalibrationError : too few rows, or times that are not positive
     """
-    return robust_fit(
-        lambda values: predict_mla_prefill_us(chip, values, table, eb),
-        mla_prefill_parameters(absorbed=absorbed),
-        table.latency_us,
-        family="mla_prefill",
-        lane=lane,
-        regimes=mla_regimes(table),
-        hull=_hull(table),
-        **{"rounds": 2, "evaluations": 25, **options},
+
+    def fit(rows: KernelTable, params: list[Parameter], **options: Any) -> FitResult:
+        return robust_fit(
+            lambda values: predict_mla_prefill_us(chip, values, rows),
+            params,
+            rows.latency_us,
+            family="mla_prefill",
+            lane=lane,
+            regimes=mla_regimes(rows),
+            hull=_hull(rows),
+            **{"rounds": 2, "evaluations": 25, **options},
+        )
+
+    def predict(found: FitResult, rows: KernelTable) -> Array:
+        return predict_mla_prefill_us(chip, found.params, rows)
+
+    params = mla_prefill_parameters(eb, absorbed=absorbed)
+    return replace(
+        fit(table, params, **options), growth=growth_beyond(table, params, fit, predict, mla_regimes)
     )
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from .form import (
     MICRO,
     Chip,
@@ -180,14 +182,20 @@ def mla_decode_shape(
 
     Parameters
     ----------
-    params, lane : an ``mla_decode`` lane; ``hm`` heads share a pass, each further pass rereads ``rr`` of the
-        cache
+    params, lane : an ``mla_decode`` lane; ``hm`` heads share a pass (``hs`` where there are at most twice as many:
+        the kernels that TensorRT-LLM keeps for few heads on Blackwell), each further pass rereads ``rr`` of the cache
     n_heads : query heads of the rank
     latent, value : widths of the cached vector and of a head's output (576 and 512 for DeepSeek) [elements]
     entry_bytes : cached bytes of one token [B]
     dtype : compute dtype
     """
-    tiles = whole(n_heads / lane.params["hm"])
+    tiles: Value = whole(n_heads / lane.params["hm"])
+    few = lane.params.get("hs", 0.0)
+    if few:
+        narrow = whole(n_heads / few)
+        tiles = narrow if isinstance(n_heads, float | int) and n_heads <= 2.0 * few else tiles
+        if isinstance(n_heads, np.ndarray):
+            tiles = np.where(n_heads <= 2.0 * few, narrow, tiles)
     return DecodeShape(
         units_per_sequence=tiles,
         kv_bytes_per_key=entry_bytes * (1.0 + (tiles - 1) * lane.params["rr"]),

@@ -15,9 +15,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .form import MICRO, Array, Chip, KernelTime, LaneLike, pn, power_shares, soft_waves
+from .tiles import ruled_tiles
 
 _TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
 _SPLITS = (1, 2, 4, 8, 16)
@@ -51,7 +51,8 @@ class GemmParams:
     l2f, l2b, l2q, l2c : share of L2 that holds warm operands, its rate over HBM's, how sharply that ends where they
         outgrow it, and through how many copies of the weights the timing loop rotates [-]; only for warm tables
     gv : share of a tile's time that a matrix-vector product takes, m = 1 [-]
-    by_m : the library picks its tile by m alone and never splits k (CUTLASS's fp8 kernels on Hopper)
+    pad : how much more than a row with data one costs that only fills tiles which come together up [-]
+    by_m : number of the rule by which the library picks its tile and never splits k (``tiles.RULES``); 0 for the best
     qr : sharpness of the maximum in the 3-parameter form; infinity is a hard one, 1 a sum (CPU) [-]
     """
 
@@ -73,7 +74,8 @@ class GemmParams:
     gv: float = 1.0
     fd: float = 0.0
     ws: float | None = None
-    by_m: bool = False
+    pad: float = 0.0
+    by_m: int = 0
     qr: float = math.inf
 
     @classmethod
@@ -99,7 +101,8 @@ class GemmParams:
             gv=p.get("gv", 1.0),
             fd=p.get("fd", 0.0),
             ws=p.get("ws"),
-            by_m=p.get("by_m", 0.0) > 0.5,
+            pad=p.get("pad", 0.0),
+            by_m=round(p.get("by_m", 0.0)),
             qr=p.get("qr", math.inf),
         )
 
@@ -158,13 +161,15 @@ def gemm_time(
         np.asarray(a, dtype=np.float64)[..., None]
         for a in np.broadcast_arrays(m, n, k, weights, inputs + outputs)
     )
-    loss = _tile_loss(chip, params, chip.peak(dtype), widths.inputs)
-    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights, plain, rate / loss, warm)
+    tiles = _tiles(params, m, n)
+    splits = tiles[-1]
+    by_tile = rate / _tile_loss(chip, params, chip.peak(dtype), widths.inputs, tiles)
+    t_compute, t_memory, split_bytes, w = _terms(chip, params, m, n, k, weights, plain, by_tile, warm, tiles)
     longer = np.maximum(t_compute, t_memory)
     power_sum = 1.0 + (np.minimum(t_compute, t_memory) / longer) ** params.q
     body = longer * power_sum ** (1.0 / params.q)
-    split = np.where(_S > 1, params.ts, 0.0)
-    allowed = _by_m(m) if params.by_m else (_S == 1) | (k / _S >= _MIN_K_PER_SPLIT)
+    split = np.where(splits > 1, params.ts, 0.0)
+    allowed = (splits == 1) | (k / splits >= _MIN_K_PER_SPLIT)
     best = np.argmin(np.where(allowed, body + split, np.inf), axis=-1)[..., None]
 
     def chosen(a: Array) -> Array:
@@ -172,7 +177,7 @@ def gemm_time(
 
     share = (chosen(t_compute) / chosen(longer)) ** params.q / chosen(power_sum)
     busy = chosen(body)
-    fill = params.k0 / (chosen(k / _S) + params.k0)
+    fill = params.k0 / (chosen(k / splits) + params.k0)
     moved = (weights + plain)[..., 0] + chosen(split_bytes)
     in_memory = busy * (1.0 - share)
     by_weights = weights[..., 0] / moved
@@ -186,21 +191,21 @@ def gemm_time(
     )
 
 
-def _by_m(m: Array) -> NDArray[np.bool_]:
-    """Return the one tile allowed at m rows: 64 x 64, from 65 on 64 x 128, from 129 on 128 x 128."""
-    rows, columns = np.where(m <= 128, 64.0, 128.0), np.where(m <= 64, 64.0, 128.0)
-    return (rows == _U) & (columns == _V) & (_S == 1)
+def _tiles(p: GemmParams, m: Array, n: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the tiles that the library may take: rows, columns, tiles of rows together, k-splits (last axis)."""
+    return (*ruled_tiles(p.by_m, m, n), _S[:1]) if p.by_m else (_U, _V, _S[:1], _S)
 
 
-def _tile_loss(chip: Chip, p: GemmParams, peak: float, width: float) -> Array:
+def _tile_loss(
+    chip: Chip, p: GemmParams, peak: float, width: float, tiles: tuple[Array, Array, Array, Array]
+) -> Array:
     """Return how much longer a column of k takes per FLOP than in a tile of 128 x 256, by tile and split [-]."""
+    operands = 1.0 / tiles[0] + 1.0 / tiles[1]
     if p.fd <= 0.0 or chip.feed <= 0.0:
-        return (1.0 + p.ct * (1.0 / _U + 1.0 / _V)) / (1.0 + 3.0 * p.ct / 256.0)
+        return (1.0 + p.ct * operands) / (1.0 + 3.0 * p.ct / 256.0)
     loads, sharpness = _WAITING if chip.feed_waits else _STREAMING
     fed = p.fd * loads * width * peak / chip.feed / 2.0
-    return _fed_time(fed * (1.0 / _U + 1.0 / _V), sharpness) / _fed_time(
-        np.array(fed * 3.0 / 256.0), sharpness
-    )
+    return _fed_time(fed * operands, sharpness) / _fed_time(np.array(fed * 3.0 / 256.0), sharpness)
 
 
 def _fed_time(ratio: Array, sharpness: float) -> Array:
@@ -218,15 +223,20 @@ def _terms(
     plain: Array,
     rate: Array,
     warm: bool,
+    tiles: tuple[Array, Array, Array, Array],
 ) -> tuple[Array, Array, Array, Array]:
     """Return T_c, T_m [s], bytes of partial sums [B] and blocks per unit, by tile and split (last axis)."""
-    blocks = np.ceil(m / _U) * np.ceil(n / _V) * _S
+    rows, columns, together, splits = tiles
+    whole = np.ceil(m / (rows * together)) * together
+    blocks = whole * np.ceil(n / columns) * splits
     w = blocks / chip.units
-    waves = soft_waves(w, p.wq if p.ws is None else np.where(_U * _V < _LARGE, p.ws, p.wq))
-    t_compute = waves * (2.0 * _U * _V) * (k / _S + p.k0) * chip.units / (rate * p.ec)
+    waves = soft_waves(w, p.wq if p.ws is None else np.where(rows * columns < _LARGE, p.ws, p.wq))
+    t_compute = waves * (2.0 * rows * columns) * (k / splits + p.k0) * chip.units / (rate * p.ec)
+    filled = np.where((together > 1) & (w > 1.0), 1.0 + p.pad * (1.0 - m / (whole * rows)), 1.0)
+    t_compute = filled * t_compute
     if p.gv != 1.0:
         t_compute = np.where(m > 1, t_compute, p.gv * t_compute)
-    split_bytes = np.where(_S > 1, p.cs * 4.0 * _S, 0.0) * m * n
+    split_bytes = np.where(splits > 1, p.cs * 4.0 * splits, 0.0) * m * n
     total = weights + plain + split_bytes
     bandwidth = p.eb * chip.bandwidth
     if warm and p.l2f > 0.0 and chip.l2_bytes > 0.0:

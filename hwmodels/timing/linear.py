@@ -27,6 +27,7 @@ class LinearParams:
     tqz : fixed time of the quantise pass [s]; 0 where it is fused or there is none
     eqz : share of HBM bandwidth of that pass [-]; 0 means no pass
     passes : passes to a multiplication [-]; below 1 where an engine fuses some
+    tqr : its time per row, beside its bytes [s]: rows that raise one maximum wait for each other
     """
 
     gemm: GemmParams
@@ -35,6 +36,7 @@ class LinearParams:
     tqz: float = 0.0
     eqz: float = 0.0
     passes: float = 1.0
+    tqr: float = 0.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike, dtype: str, widths: GemmWidths) -> LinearParams:
@@ -46,6 +48,7 @@ class LinearParams:
             dtype=dtype,
             tqz=p.get("tqz_us", 0.0) * MICRO,
             eqz=p.get("eqz", 0.0),
+            tqr=p.get("tqr_ns", 0.0) * 1e-9,
         )
 
     def fused(self, share: float, plain_t0: float) -> LinearParams:
@@ -67,6 +70,7 @@ class LinearParams:
             self,
             gemm=replace(self.gemm, t0=start + kept * (self.gemm.t0 - start)),
             tqz=kept * self.tqz,
+            tqr=kept * self.tqr,
             passes=kept * self.passes,
         )
 
@@ -97,4 +101,5 @@ def linear_time(
         return time
     rows = np.asarray(m, dtype=np.float64)
     passed = params.passes * 3.0 * rows * k / (params.eqz * chip.bandwidth)
-    return replace(time, hbm_activations=time.hbm_activations + passed, latency=time.latency + params.tqz)
+    fixed = params.tqz + params.tqr * rows
+    return replace(time, hbm_activations=time.hbm_activations + passed, latency=time.latency + fixed)

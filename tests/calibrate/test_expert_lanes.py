@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from membound.calibrate.fit.base import spread_90
+from membound.calibrate.fit.base import FitResult, spread_90
 from membound.calibrate.fit.moe import expert_rows, models_of, moe_regimes
 from membound.calibrate.predict import expert_family, expert_lanes, software_of
-from membound.calibrate.publicexperts import models_left_out, spread_by_regime
+from membound.calibrate.publicexperts import models_left_out, spread_by_regime, standing_in
 from membound.calibrate.publiclanes import (
     DEVICES,
     EXPERT_LANES,
@@ -24,6 +25,7 @@ from membound.hwmodels.spreads import residual_spread
 
 from .test_fit_moe import H100, TRUTH, table, timed
 
+FIT = FitResult("moe", "trtllm", {}, (), {"all": 0.1}, {}, 20, {})
 LANES = (*EXPERT_LANES, *ONE_MODEL_LANES)
 KERNELS = (
     ("h100_sxm", "vllm", "bfloat16", "vllm_unquantizedfusedmoe_triton_tritonexperts", "moe", "vllm"),
@@ -35,7 +37,7 @@ KERNELS = (
     ("h100_sxm", "vllm", "fp8_block", "vllm_fp8moe_flashinfer_cutlass_flashinferexperts", "moe_fp8_block", "vllm_ep"),
     ("h100_sxm", "sglang", "fp8_block", "sglang_fused_moe_triton", "moe_fp8_block", "sglang"),
     ("h100_sxm", "trtllm", "fp8_block", "moe_torch_flow_cutlass", "moe_fp8_block", "trtllm"),
-    ("h100_sxm", "vllm", "fp8", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "moe_fp8", "vllm"),
+    ("h100_sxm", "vllm", "fp8", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "moe_fp8", "vllm_untuned"),
     ("h100_sxm", "trtllm", "fp8", "moe_torch_flow_cutlass", "moe_fp8", "trtllm"),
     ("h100_sxm", "trtllm", "fp8", "moe_torch_flow_nongated", "moe_fp8", "trtllm_nongated"),
     ("h100_sxm", "vllm", "w4a16_mxfp4", "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic", "moe_w4a16",
@@ -152,3 +154,21 @@ def test_the_stated_spread_holds_nine_tenths_of_what_a_model_left_out_strays() -
     off = np.abs(np.log(found.time / held.latency_us))
     inside = off <= 1.645 * np.array([spread[name] for name in moe_regimes(held)])
     assert float(np.mean(inside)) == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_kernel_that_was_timed_untuned_is_not_what_a_simulation_takes() -> None:
+    h100, h200 = load_device("h100_sxm"), load_device("h200_sxm")
+    untuned, tuned = h100.lane("moe_fp8", "vllm_untuned"), h100.lane("moe_fp8", "trtllm")
+    assert untuned.params["eb"] < 0.3 < 0.7 < tuned.params["eb"]
+    served = nearest_lane(h100, "moe_fp8", "vllm_ep")
+    assert (served.lane, served.level, served.params) == ("vllm", "bridged", tuned.params)
+    assert "trtllm's lane" in served.source
+    assert nearest_lane(h200, "moe_fp8", "vllm").params == tuned.params
+
+
+def test_a_run_of_lanes_holds_those_that_stand_in() -> None:
+    fit = replace(FIT, family="moe_fp8", lane="trtllm")
+    (made,) = standing_in("h100_sxm", [FIT, fit])
+    assert (made.family, made.lane, made.level, made.values) == ("moe_fp8", "vllm", "bridged", fit.values)
+    assert FitResult.from_dict(made.to_dict()).level == "bridged"
+    assert standing_in("b200_sxm", [fit]) == []

@@ -7,9 +7,15 @@ import pytest
 from membound.calibrate.eager import eager_floors, without_eager
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.facts import kernel_facts
-from membound.calibrate.fit.linear import fit_linear_least_squares, linear_table_precision, predict_linear_us
+from membound.calibrate.fit.gemm import gemm_regimes
+from membound.calibrate.fit.linear import (
+    fit_linear_least_squares,
+    linear_regimes,
+    linear_table_precision,
+    predict_linear_us,
+)
 from membound.calibrate.fitting import fit_table
-from membound.calibrate.predict import predict_us
+from membound.calibrate.predict import matrix_regimes, predict_us
 from membound.calibrate.table import KernelTable
 from membound.hwmodels.device import load_device
 from membound.hwmodels.steptypes import chip_of
@@ -36,8 +42,8 @@ def shapes(rows: int = 500, dtype: str = "fp8") -> KernelTable:
     )
 
 
-@pytest.mark.parametrize(("truth", "by_m"), [(BEST, False), (BY_ROWS, True)])
-def test_a_lane_is_recovered(truth: dict[str, float], by_m: bool) -> None:
+@pytest.mark.parametrize(("truth", "by_m"), [(BEST, 0), (BY_ROWS, 1)])
+def test_a_lane_is_recovered(truth: dict[str, float], by_m: int) -> None:
     table = shapes()
     us = predict_linear_us(H100, truth, table)
     noisy = us * np.exp(np.random.default_rng(6).normal(0.0, 0.03, len(us)))
@@ -49,7 +55,7 @@ def test_a_lane_is_recovered(truth: dict[str, float], by_m: bool) -> None:
     assert fit.params["t0_us"] + fit.params["tqz_us"] == pytest.approx(
         6.2, rel=0.08
     )  # only their sum is known
-    assert ("ts_us" in fit.params) is not by_m
+    assert ("ts_us" in fit.params) is (by_m == 0)
 
 
 def test_a_library_that_cannot_choose_is_never_faster() -> None:
@@ -125,14 +131,27 @@ def test_our_own_slow_lanes_are_not_host_time() -> None:
 
 def test_what_is_known_of_a_kernel_follows_from_its_name_and_device() -> None:
     assert kernel_facts("linear_fp8", "vllm", "CutlassFP8ScaledMMLinearKernel", "Hopper") == {
-        "quantise": True, "by_m": True,
+        "quantise": True, "by_m": 1,
     }  # fmt: skip
+    assert kernel_facts("linear_fp8", "vllm", "CutlassFP8ScaledMMLinearKernel", "Ada")["by_m"] == 2
+    assert kernel_facts("linear_fp8", "vllm", "CutlassFP8ScaledMMLinearKernel", "Blackwell")["by_m"] == 0
     assert kernel_facts("linear_w4a16", "trtllm", "weight_only", "Ampere") == {
         "quantise": False,
-        "by_m": False,
+        "by_m": 0,
     }
     assert kernel_facts("mla_decode", "trtllm", "default", "Ampere") == {
-        "tile_heads": 64, "split": False, "sharp_cache": False,
+        "tile_heads": 64, "split": False, "sharp_cache": False, "few_heads": 0,
     }  # fmt: skip
     assert kernel_facts("mla_prefill", "sglang", "flash_attention", "Hopper") == {"absorbed": True}
     assert kernel_facts("gemm", "vllm", "", "Hopper") == {}
+
+
+def test_regimes_of_low_precision_are_those_of_gemm_with_the_middle_cut_in_two() -> None:
+    sizes = [64, 65, 256, 257, 1024, 1025]
+    low = KernelTable.of({"op": ["gemm"] * 6, "dtype": ["fp8"] * 6, "m": sizes, "n": [8192] * 6, "k": [8192] * 6,
+                          "latency_us": [1.0] * 6})  # fmt: skip
+    middle = ["64<m<=256 large"] * 2 + ["256<m<=1024 large"] * 2
+    assert linear_regimes(low).tolist() == ["m<=64 large", *middle, "m>1024 large"]
+    assert matrix_regimes(low).tolist() == linear_regimes(low).tolist()
+    wide = KernelTable.of({**low.columns, "dtype": ["bfloat16"] * 6})
+    assert matrix_regimes(wide).tolist() == gemm_regimes(wide).tolist()

@@ -26,9 +26,8 @@ DECODE = {
 }  # fmt: skip
 PREFILL = {
     "t0_us": 12.0, "ec": 0.6, "sx": 3.0, "occ": 1.1, "wq": 0.8, "q2": 2.5, "tt_us": 0.7, "k0": 30.0, "x": 1.3,
-    "q": 1.6, "xc": 1.4, "d": 320.0,
+    "q": 1.6, "xc": 1.4, "eb": 0.88, "d": 320.0,
 }  # fmt: skip
-EB = 0.88
 
 
 def rows(op: str, batches: list[int], lengths: list[int], heads: list[int]) -> KernelTable:
@@ -75,16 +74,17 @@ def test_decode_is_flat_up_to_the_heads_of_one_tile() -> None:
 
 def test_prefill_is_recovered_with_its_cache_entries() -> None:
     shapes = rows("mla_prefill", [1, 4, 16, 64], [16, 128, 512, 1536, 4096], [1, 8, 16, 32, 128])
-    data = with_times(shapes, predict_mla_prefill_us(H100, PREFILL, shapes, EB))
+    data = with_times(shapes, predict_mla_prefill_us(H100, PREFILL, shapes))
     parts = {name: data.where(mask) for name, mask in part(data).items()}
-    fit = fit_mla_prefill_least_squares(parts["train"], H100, EB)
+    fit = fit_mla_prefill_least_squares(parts["train"], H100, PREFILL["eb"])
+    assert fit.params["eb"] == PREFILL["eb"]
     for name in ("unseen", "beyond"):
-        truth = predict_mla_prefill_us(H100, PREFILL, parts[name], EB)
-        error = np.abs(predict_mla_prefill_us(H100, fit.params, parts[name], EB) / truth - 1.0)
+        truth = predict_mla_prefill_us(H100, PREFILL, parts[name])
+        error = np.abs(predict_mla_prefill_us(H100, fit.params, parts[name]) / truth - 1.0)
         assert float(error.mean()) < 0.05
     few_heads = rows("mla_prefill", [64], [1536], [1])
-    without = predict_mla_prefill_us(H100, {**PREFILL, "xc": 1e-6}, few_heads, EB)
-    assert predict_mla_prefill_us(H100, PREFILL, few_heads, EB)[0] > 1.2 * without[0]
+    without = predict_mla_prefill_us(H100, {**PREFILL, "xc": 1e-6}, few_heads)
+    assert predict_mla_prefill_us(H100, PREFILL, few_heads)[0] > 1.2 * without[0]
 
 
 def test_spikes_go_by_their_neighbours_in_heads() -> None:
@@ -97,3 +97,21 @@ def test_an_empty_table_is_refused() -> None:
     none = rows("mla_decode", [1], [128], [1]).where(np.zeros(1, dtype=bool))
     with pytest.raises(CalibrationError, match="no rows"):
         predict_mla_decode_us(H100, DECODE, none)
+
+
+def test_few_heads_on_blackwell_take_a_narrower_tile_and_read_the_cache_again() -> None:
+    heads = rows("mla_decode", [256], [2048], [16, 32, 64, 128])
+    wide, narrow = ({**DECODE, "hm": 128.0, "hs": hs, "gp": 1.0} for hs in (0.0, 16.0))
+    of_wide, of_narrow = (predict_mla_decode_us(H100, lane, heads) for lane in (wide, narrow))
+    assert of_narrow[[0, 2, 3]] == pytest.approx(of_wide[[0, 2, 3]])
+    assert of_narrow[1] > 1.05 * of_wide[1]
+
+
+def test_a_fit_says_how_fast_its_errors_grow_with_the_context() -> None:
+    shapes = rows("mla_decode", [1, 4, 16, 64, 256], [4, 16, 64, 128, 256, 512, 1024, 2048], [2, 8, 32, 128])
+    data = with_times(shapes, predict_mla_decode_us(H100, DECODE, shapes))
+    fit = fit_mla_decode_least_squares(data, H100, rounds=2, evaluations=10)
+    assert fit.growth is not None
+    assert 0.0 < fit.growth <= 1.0
+    few = data.sample(30)
+    assert fit_mla_decode_least_squares(few, H100, rounds=1, evaluations=2).growth is None

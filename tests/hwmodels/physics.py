@@ -78,6 +78,7 @@ class Engine:
     mixed_decode_factor: float = 1.5
     mixed_decode_threshold_tokens: int = 128
     quantise_fused: float = 0.0
+    quantise_fused_4bit: float = 0.0
     elementwise_t0_s: float = 2e-6
     elementwise_eb: float = 0.75
     sampler_greedy_t0_s: float = 2e-6

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from membound.hwmodels.timing.form import CAUSES, Chip, pn, power_shares, soft_waves
 from membound.hwmodels.timing.gemm import GemmParams, GemmWidths, gemm_time
 from membound.hwmodels.timing.linear import LinearParams, linear_time
+from membound.hwmodels.timing.tiles import RULES, comes_in_pairs, ruled_tiles
 
 H100 = Chip({"bf16": 989e12, "fp8": 1979e12}, 3.35e12, 132, 50e6, 233472, 450e9)
 LANE = GemmParams(2.5e-6, 0.86, 0.89, 3.0, 170.0, 2.5e-6, 3.0, 1.5, 0.08, 0.5)
@@ -129,6 +130,38 @@ def test_a_fused_quantise_pass_takes_its_fixed_time_with_it() -> None:
     )
     assert none - all_of_them == pytest.approx(7e-6 + 2e-6 + 3 * 64 * 4096 / (0.4 * 3.35e12))
     assert half == pytest.approx((none + all_of_them) / 2)
+
+
+def test_rows_that_raise_one_maximum_wait_for_each_other_in_the_quantise_pass() -> None:
+    apart = LinearParams(LANE, GemmWidths(1.0, 1.0), "fp8", tqz=2.2e-6, eqz=0.38)
+    waits = replace(apart, tqr=6e-9)
+    for m in (1.0, 2048.0):
+        extra = (
+            linear_time(H100, waits, m, 64.0, 64.0).seconds - linear_time(H100, apart, m, 64.0, 64.0).seconds
+        )
+        assert extra == pytest.approx(6e-9 * m)
+
+
+@given(SIZES, SIZES)
+def test_a_ruled_tile_is_never_faster_than_the_best_of_all(m: int, n: int) -> None:
+    ruled, free = replace(LANE, by_m=1, wq=0.0), replace(LANE, wq=0.0)
+    assert seconds(m, n, 4096, ruled) >= seconds(m, n, 4096, free) * (1.0 - 1e-9)
+
+
+def test_rows_that_only_fill_a_pair_of_tiles_up_cost_more_than_rows_with_data() -> None:
+    ruled = replace(LANE, by_m=1, pad=1.0, q=16.0, eb=10.0)
+    assert seconds(257, 16384, 16384, ruled) > 1.3 * seconds(512, 16384, 16384, ruled)
+    assert seconds(512, 16384, 16384, ruled) == seconds(512, 16384, 16384, replace(ruled, pad=0.0))
+    assert seconds(257, 64, 16384, ruled) == seconds(257, 64, 16384, replace(ruled, pad=0.0))  # one wave
+
+
+def test_every_rule_gives_every_product_one_tile() -> None:
+    m, n = np.meshgrid([1.0, 16.0, 17.0, 64.0, 65.0, 128.0, 257.0, 16384.0], [1.0, 4097.0, 16384.0, 65536.0])
+    for rule in RULES:
+        rows, columns, together = ruled_tiles(rule, m, n)
+        assert set(rows.ravel()) | set(columns.ravel()) <= {16.0, 32.0, 64.0, 128.0, 256.0}
+        assert set(together.ravel()) <= {1.0, 2.0}
+        assert bool(together.max() > 1.0) is comes_in_pairs(rule)
 
 
 def test_smooth_maximum_and_its_shares() -> None:

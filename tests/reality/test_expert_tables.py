@@ -26,7 +26,7 @@ MAPE = {
     "h100_sxm/moe_fp8_block/vllm_ep": 7.5,
     "h100_sxm/moe_fp8_block/sglang": 7.5,
     "h100_sxm/moe_fp8_block/trtllm": 9.0,
-    "h100_sxm/moe_fp8/vllm": 12.5,
+    "h100_sxm/moe_fp8/vllm_untuned": 12.5,
     "h100_sxm/moe_w4a16/vllm": 12.5,
     "h100_sxm/moe/sglang_cutlass": 10.0,
     "h100_sxm/moe/trtllm_nongated": 7.5,
