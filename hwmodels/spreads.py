@@ -81,9 +81,16 @@ SAME_CHIP: Final = Spread.flat(0.02)
 """Added where a lane comes from another board of the same architecture with as many units: clocks and power."""
 
 PER_LOG_CHANGE: Final = 0.10
-"""Added per unit of |ln(new/old)| of a datasheet figure, for what-ifs and boards of the same chip: a bandwidth
+"""Added per unit of |ln(new/old)| of a datasheet figure, for boards of the same chip: a bandwidth
 1.43 times as large (H100 to H200) is expected to be off by 3.5 % of a step, the sum over several matrices of the
 5.5 % (1.25 x, halved) allowed for one, and 3 % for decode attention and whole steps."""
+
+WHATIF_PER_LOG: Final = Spread(memory=0.30, compute=0.10, latency=0.10, link=0.10)
+"""Added per unit of |ln(new/old)| of a datasheet figure that a what-if overrides. Measured by what-ifs that give one
+calibrated device the figures of another (A100 to H100 to B200 and back, Llama-3.1-8B): decode steps at batch 1 to 128
+are off by 0.29 per unit of ln of the bandwidth (root mean square; 1 to 54 % each way, most where the architecture
+changes its attention kernels), prefills by 0.09 per unit of ln of the peak. A what-if that keeps the chip is better
+known than that (``PER_LOG_CHANGE``), but nobody can say so of one that does not exist."""
 
 SAME_ARCH: Final = Spread(0.15, 0.25, 0.20, 0.20)
 """Added where the lane comes from another chip of the architecture: shift of the mean log time of L40S lanes on an

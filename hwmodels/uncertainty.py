@@ -28,6 +28,7 @@ from .spreads import (
     REGIMES,
     SAME_ARCH,
     SAME_CHIP,
+    WHATIF_PER_LOG,
     Regime,
     Spread,
     cross_arch_spread,
@@ -294,7 +295,7 @@ def _spreads(device: DeviceProfile, lane: Lane, level: str) -> Iterator[tuple[Sp
     if lane.device != device.id:
         yield _transfer(device, lane)
     if device.whatif:
-        yield _changed(_catalogued(device.id), device), ("whatif", device.id)
+        yield _changed(_catalogued(device.id), device, WHATIF_PER_LOG), ("whatif", device.id)
 
 
 def _transfer(device: DeviceProfile, lane: Lane) -> tuple[Spread, tuple[str, ...]]:
@@ -304,22 +305,23 @@ def _transfer(device: DeviceProfile, lane: Lane) -> tuple[Spread, tuple[str, ...
     if lane.level == "transferred_cross_arch" or origin is None:
         return cross_arch_spread(lane.family), (*key, lane.family, lane.lane)
     if origin.n_sm == base.n_sm:
-        changed = _changed(origin, base)
+        changed = _changed(origin, base, Spread.flat(PER_LOG_CHANGE))
         return Spread(*(math.hypot(changed.of(r), SAME_CHIP.of(r)) for r in REGIMES)), key
     return SAME_ARCH, key
 
 
-def _changed(old: DeviceProfile | None, new: DeviceProfile) -> Spread:
+def _changed(old: DeviceProfile | None, new: DeviceProfile, per_log: Spread) -> Spread:
     """Return the spread that changed datasheet figures bring; without the old ones, that of a doubling."""
     if old is None:
-        return Spread.flat(PER_LOG_CHANGE * math.log(2.0))
+        return Spread(*(per_log.of(regime) * math.log(2.0) for regime in REGIMES))
     units = _log_change(old.n_sm, new.n_sm)
     rates = [_log_change(rate, new.peak_flops.get(dtype, rate)) for dtype, rate in old.peak_flops.items()]
+    clock = _log_change(old.boost_hz or 0.0, new.boost_hz or 0.0)
     return Spread(
-        memory=PER_LOG_CHANGE * _log_change(old.hbm_bandwidth, new.hbm_bandwidth),
-        compute=PER_LOG_CHANGE * max(units, *rates),
-        latency=PER_LOG_CHANGE * units,
-        link=PER_LOG_CHANGE * _log_change(old.link_bandwidth, new.link_bandwidth),
+        memory=per_log.memory * _log_change(old.hbm_bandwidth, new.hbm_bandwidth),
+        compute=per_log.compute * max(units, clock, *rates),
+        latency=per_log.latency * units,
+        link=per_log.link * _log_change(old.link_bandwidth, new.link_bandwidth),
     )
 
 

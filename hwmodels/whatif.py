@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast, get_args
 
-from .datasheet import Datasheet, sourced_fields
+from .datasheet import Datasheet, Dtype, Sourced, sourced_fields
 from .errors import CatalogError, unknown
 from .units import (
     is_factor,
@@ -32,6 +32,11 @@ _PARSERS: dict[str, Callable[[object], float]] = {
     "pcie": parse_rate_bytes,
     "c2c": parse_rate_bytes,
 }
+_TEXTS = ("hbm_type", "link.type")
+_OPTIONAL = (
+    "l2", "smem_per_sm", "boost", "tdp", "pcie", *(f"peak_flops.{dtype}" for dtype in get_args(Dtype)),
+)  # fmt: skip
+"""Values that a device may lack, and that a what-if may give it."""
 #: below these [B/s, FLOP/s] steps would last for years
 _LEAST = {"hbm_bandwidth": 1e6, "peak_flops": 1e9, "link.bandwidth": 1e3}
 #: attribute names of DeviceProfile, which people write instead of the datasheet's
@@ -52,11 +57,12 @@ def changed_datasheet(base: Datasheet, changes: Mapping[str, object], device: st
     """Return ``base`` with values changed: ``x1.5`` multiplies, anything else replaces.
 
     ``hbm_capacity`` is the vendor's figure: what the driver reports (``usable_memory``) scales with it unless
-    it is given too. ``peak_flops: x2`` multiplies every dtype, ``peak_flops.bf16`` one of them.
+    it is given too. ``peak_flops: x2`` multiplies every dtype, ``peak_flops.bf16`` one of them. What the base lacks
+    (a cache that is not known, a dtype without matrix units) can be given a value.
 
     Raises
     ------
-    CatalogError : a key that is no datasheet value of this device, or a value of zero
+    CatalogError : a key that is no datasheet value, a value of zero, or a factor of what the base lacks
     UnitError : a value that is no quantity of its kind
     """
     flat = _flatten(base, changes, device)
@@ -84,18 +90,20 @@ def _flatten(base: Datasheet, changes: Mapping[str, object], device: str) -> dic
                     f"peak_flops: {value!r} is no factor such as x1.5; name a dtype: peak_flops.bf16"
                 )
             flat |= {dtype: value for dtype in leaves if dtype.startswith("peak_flops.")}
-        elif leaf not in leaves or leaf == "hbm_type":
-            allowed = ["base", "peak_flops", *(known for known in leaves if known != "hbm_type")]
-            raise CatalogError(unknown("device override", name, allowed, device, shown=20))
+        elif leaf not in (*leaves, *_OPTIONAL, *_TEXTS):
+            allowed = dict.fromkeys(("base", "peak_flops", *leaves, *_OPTIONAL, *_TEXTS))
+            raise CatalogError(unknown("device override", name, allowed, device, shown=30))
         else:
             flat[leaf] = value
     return flat
 
 
-def _changed(name: str, old: float, value: object) -> float:
+def _changed(name: str, old: float | None, value: object) -> float:
     parser = _PARSERS[name if name in _PARSERS else name.partition(".")[0]]
-    new = old * parse_factor(value) if is_factor(value) else parser(value)
-    new = round(new) if isinstance(old, int) else float(new)
+    if old is None and is_factor(value):
+        raise CatalogError(f"device override {name}: {value!r} of what the base lacks; give it a value")
+    new = (old or 0.0) * parse_factor(value) if is_factor(value) else parser(value)
+    new = float(new) if isinstance(old, float) else round(new) if isinstance(old, int) else new
     if new <= 0:
         raise CatalogError(f"device override {name}: {value!r} must be above 0")
     least = _LEAST.get(name if name in _PARSERS else name.partition(".")[0], 0.0)
@@ -105,12 +113,30 @@ def _changed(name: str, old: float, value: object) -> float:
 
 
 def _with(datasheet: Datasheet, name: str, value: object) -> Datasheet:
-    old = sourced_fields(datasheet)[name]
-    number = _changed(name, cast("float", old.value), value)
-    new = old.model_copy(update={"value": number, "source": f"what-if {name}: {value}", "checked": False})
+    old = sourced_fields(datasheet).get(name)
+    source = f"what-if {name}: {value}"
+    new: Sourced[Any] | None = None
+    if name not in _TEXTS:
+        number = _changed(name, None if old is None else cast("float", old.value), value)
+        new = Sourced[Any](value=number, source=source, checked=False)
+        new = (
+            new
+            if old is None
+            else old.model_copy(update={"value": number, "source": source, "checked": False})
+        )
     head, _, tail = name.partition(".")
     if head == "peak_flops":
         return datasheet.model_copy(update={"peak_flops": {**datasheet.peak_flops, tail: new}})
     if head == "link":
-        return datasheet.model_copy(update={"link": datasheet.link.model_copy(update={"bandwidth": new})})
+        changed = {"bandwidth": new} if tail == "bandwidth" else {"type": _text(name, value)}
+        return datasheet.model_copy(update={"link": datasheet.link.model_copy(update=changed)})
+    if name == "hbm_type":
+        kind = {"value": _text(name, value), "source": source, "checked": False}
+        new = datasheet.hbm_type.model_copy(update=kind)
     return datasheet.model_copy(update={name: new})
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise CatalogError(f"device override {name}: {value!r} is no name; such as HBM4")
+    return value

@@ -172,6 +172,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         price_note=note,
         warnings=(
             *_borrowed(engine, purpose),
+            *_whatif(scenario),
             *_unfollowed(scenario, filled.scheduler.name, purpose),
             *warnings,
             *_unvalidated(scenario, purpose),
@@ -258,6 +259,21 @@ def _borrowed(engine: EngineProfile, purpose: Purpose) -> list[str]:
     if engine.scope == "full" or purpose == "size":
         return []
     return [f"{engine.id}: {engine.notes or 'only the KV pool follows this engine, the rest is borrowed'}"]
+
+
+def _whatif(scenario: Scenario) -> list[str]:
+    """Say of a device that does not exist what it keeps of the one it varies, and what it costs."""
+    asked = scenario.device
+    if not isinstance(asked, dict):
+        return []
+    changed = ", ".join(f"{key} {value}" for key, value in asked.items() if key != "base")
+    if not changed:
+        return []
+    priced = "" if scenario.price.usd_per_gpu_hour is not None else f", and the price of {asked['base']}"
+    return [
+        f"what-if device ({changed}): keeps the shares and fixed times that were fitted to {asked['base']}{priced}; "
+        "intervals widen with |ln| of what changes"
+    ]
 
 
 def _unfollowed(scenario: Scenario, policy_name: str, purpose: Purpose) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import pickle
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,9 @@ CALIBRATED = ("h100_sxm", "a100_sxm_80gb", "b200_sxm", "l40s")
 SERVING = ("gemm", "decode_attention", "prefill_attention", "elementwise", "allreduce", "moe")
 
 
-def test_the_bundled_devices_are_the_thirty_of_the_datasheet_table_and_the_server_edition_of_one():
-    assert len(list_devices()) == 31
+def test_the_bundled_devices_are_the_thirty_of_the_datasheet_table_a_server_edition_and_a_later_tpu():
+    assert len(list_devices()) == 32
+    assert load_device("Ironwood").lane("gemm").level == "transferred_same_arch"
     server, other = load_device("rtx_pro_6000_server"), load_device("rtx_pro_6000")
     assert server.peak_flops == other.peak_flops
     assert server.lane("gemm").level == "transferred_same_arch"
@@ -223,6 +225,29 @@ def test_a_factor_on_peak_flops_multiplies_every_dtype():
     assert nested.peak_flops["bf16"] == 3e15
 
 
+@pytest.mark.parametrize("base", ["h100_sxm", "l40s", "mi355x", "tpu_v6e"])
+def test_every_number_of_a_datasheet_can_be_scaled(base):
+    before = sourced_fields(load_device(base).datasheet)
+    for name, sourced in before.items():
+        if name == "hbm_type":
+            continue
+        after = sourced_fields(load_device({"base": base, name: "x2"}).datasheet)
+        assert after[name].value == pytest.approx(2 * sourced.value, rel=1e-6)
+        assert (after[name].source, after[name].checked) == (f"what-if {name}: x2", False)
+        follow = {name, "usable_memory"} if name == "hbm_capacity" else {name}
+        assert {other for other in after if after[other] != before[other]} == follow
+
+
+def test_a_what_if_can_give_a_device_what_it_lacks():
+    given = {"base": "h100_sxm", "peak_flops.fp4": "4PFLOP/s", "hbm_type": "HBM4", "link.type": "NVLink5"}
+    device = load_device(given)
+    assert device.peak_flops["fp4"] == 4e15
+    assert (device.datasheet.hbm_type.value, device.link_type) == ("HBM4", "NVLink5")
+    cached = load_device({"base": "tpu_v6e", "l2": "32MiB", "boost": "1.7GHz"})
+    assert (cached.l2_bytes, cached.boost_hz) == (32 * 2**20, 1.7e9)
+    assert pickle.loads(pickle.dumps(device)) == device
+
+
 @given(st.floats(0.1, 20))
 @settings(deadline=None, max_examples=30)
 def test_a_factor_scales_capacity_and_usable_memory_alike(factor):
@@ -238,7 +263,14 @@ def test_a_factor_scales_capacity_and_usable_memory_alike(factor):
     ("spec", "error", "hint"),
     [
         ({"base": "h100_sxm", "hbm_bandwith": "x2"}, CatalogError, "nearest: 'hbm_bandwidth'"),
-        ({"base": "h100_sxm", "peak_flops.fp4": "x2"}, CatalogError, "peak_flops.fp4"),
+        (
+            {"base": "h100_sxm", "peak_flops.fp4": "x2"},
+            CatalogError,
+            "of what the base lacks; give it a value",
+        ),
+        ({"base": "h100_sxm", "peak_flops.fp5": "x2"}, CatalogError, "nearest: 'peak_flops.f"),
+        ({"base": "h100_sxm", "link.bandwith": "x2"}, CatalogError, "nearest: 'link.bandwidth'"),
+        ({"base": "h100_sxm", "hbm_type": 4}, CatalogError, "is no name"),
         ({"base": "h100_sxm", "peak_flops": "900TFLOP/s"}, CatalogError, "name a dtype"),
         ({"base": "h100_sxm", "hbm_bandwidth": 0}, CatalogError, "above 0"),
         ({"base": "h100_sxm", "hbm_bandwidth": "fast"}, UnitError, "not a rate"),

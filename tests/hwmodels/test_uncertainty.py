@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from membound.hwmodels.datasheet import sourced_fields
 from membound.hwmodels.device import DeviceProfile, list_devices, load_device
 from membound.hwmodels.engine import load_engine
 from membound.hwmodels.lanes import Lane
 from membound.hwmodels.model import load_model
-from membound.hwmodels.spreads import PER_LOG_CHANGE, REGIMES, RESIDUAL, Spread, kind_of
+from membound.hwmodels.spreads import REGIMES, RESIDUAL, WHATIF_PER_LOG, Spread, kind_of
 from membound.hwmodels.stepmodel import StepModel
 from membound.hwmodels.uncertainty import (
     correlated,
@@ -157,9 +158,49 @@ def test_a_what_if_shares_all_but_what_the_change_brings() -> None:
     same = load_device({"base": "h100_sxm", "hbm_bandwidth": "x1.0"})
     point = step_ns(faster) / step_ns(H100)
     ratios = [step_ns(draw_device(faster, 0, d)) / step_ns(draw_device(H100, 0, d)) for d in range(40)]
-    assert np.std(np.log(ratios)) < 1.3 * PER_LOG_CHANGE * math.log(1.43)
+    assert np.std(np.log(ratios)) < 1.3 * WHATIF_PER_LOG.memory * math.log(1.43)
     assert abs(np.mean(ratios) / point - 1.0) < 0.02
     assert all(step_ns(draw_device(same, 0, d)) == step_ns(draw_device(H100, 0, d)) for d in range(4))
+
+
+def test_a_what_if_is_the_less_sure_the_more_it_changes() -> None:
+    def width(factor: float) -> float:
+        device = load_device({"base": "h100_sxm", "hbm_bandwidth": f"x{factor}"})
+        drawn = [draw_lane(device, device.lane("decode_attention"), 0, d).params["eb"] for d in range(400)]
+        return float(np.std(np.log(drawn)))
+
+    widths = [width(factor) for factor in (1.0, 1.1, 1.5, 2.0, 3.0)]
+    assert widths == sorted(widths)
+    assert widths[-1] ** 2 - widths[0] ** 2 == pytest.approx(
+        (WHATIF_PER_LOG.memory * math.log(3)) ** 2, rel=0.2
+    )
+    assert width(1 / 2) == pytest.approx(width(2.0), rel=1e-9)
+
+
+TRANSFERS = (
+    ("a100_sxm_80gb", "h100_sxm"), ("h100_sxm", "a100_sxm_80gb"), ("h100_sxm", "b200_sxm"),
+    ("b200_sxm", "h100_sxm"), ("a100_sxm_80gb", "b200_sxm"),
+)  # fmt: skip
+STEPS = (
+    (1, 1024, 1024, [], 1), (32, 32 * 2048, 2048, [], 32), (128, 128 * 4096, 4096, [], 128),
+    (0, 0, 0, [(2048, 0)], 1), (0, 0, 0, [(8192, 0)], 1),
+)  # fmt: skip
+
+
+def test_what_ifs_that_make_one_calibrated_device_another_hold_its_steps_in_their_intervals() -> None:
+    """Three generations, each given the datasheet of another: what is predicted against what was fitted there."""
+    held: list[bool] = []
+    for name, other in TRANSFERS:
+        target = load_device(other)
+        figures = sourced_fields(target.datasheet)
+        common = sourced_fields(load_device(name).datasheet).keys() & figures.keys() - {"hbm_type"}
+        device = load_device({"base": name, **{key: figures[key].value for key in sorted(common)}})
+        drawn = [StepModel(draw_device(device, 0, d), ENGINE, MODEL) for d in range(40)]
+        truth = StepModel(target, ENGINE, MODEL)
+        for step in STEPS:
+            low, high = np.quantile([model.step_ns(*step) for model in drawn], (0.05, 0.95))
+            held.append(bool(low <= truth.step_ns(*step) <= high))
+    assert np.mean(held) >= 0.8
 
 
 def test_versions_of_an_engine_share_their_draws() -> None:
