@@ -150,7 +150,10 @@ def _llmservingsim(columns: Mapping[str, Column]) -> Read:
 
 
 def _mixed(columns: Mapping[str, Column]) -> Read:
-    """Map attention on mixed batches: pure decodes and pure chunks become rows of their own operation."""
+    """Map attention on mixed batches: pure decodes and pure chunks become rows of their own operation.
+
+    The cards of these tables have no kernel of FlashAttention 3 or 4, so vLLM takes 2 on them.
+    """
     plans: dict[tuple[str, int], tuple[ModelPlan, Any]] = {}
     rows: Rows = []
     left: Counter[str] = Counter()
@@ -170,6 +173,7 @@ def _mixed(columns: Mapping[str, Column]) -> Read:
             "head_dim": attention.head_dim,
         }
         common = {**_common(row, "vllm"), **heads, "kv_dtype": "bfloat16", "window": 0}
+        common["kernel_source"] = "vllm_flash_attn2"
         if not new:
             rows.append(
                 {**common, "op": "attn_decode", "batch": decodes, "q_len": 1, "kv_len": row["kv_decode"]}

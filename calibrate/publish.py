@@ -26,6 +26,11 @@ _SLACK: Final = 1.02
 """A measured lane is better only where its residual is smaller than the fit's by more than this."""
 
 
+INSIDE_ENGINE: Final = ("casys-kaist/LLMServingSim",)
+"""Sources that time kernels within an engine's steps: this one drives the model runner of vLLM and reads each layer of
+whole forward passes (its ``profiler/README.md``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """What became of one lane.
@@ -61,6 +66,7 @@ def fitted_lane(fit: FitResult, run: CalibrationRun) -> FittedLane:
         hull=dict(fit.hull),
         table=fit.table,
         growth=None if fit.growth is None else _round(fit.growth),
+        inside_engine=run.source.startswith(INSIDE_ENGINE),
     )
 
 
@@ -200,6 +206,8 @@ def lane_lines(lane: str, new: FittedLane) -> list[str]:
         lines.append(f"      hull: {{{_items((axis, _list(ends)) for axis, ends in new.hull.items())}}}")
     if new.growth is not None:
         lines.append(f"      growth: {new.growth:g}")
+    if new.inside_engine:
+        lines.append("      inside_engine: true")
     if new.table is not None:
         lines += [
             "      table:",

@@ -225,7 +225,7 @@ def _decode_time(
         longest_chunk[rows.with_chunks] = np.maximum.reduceat(
             columns.prefill_new, columns.prefill_starts[rows.with_chunks]
         )
-    mixed = _spread(model.mixed_factors(longest_chunk), rows)[decoding]
+    mixed = _spread(model.mixed_factors(kind, longest_chunk), rows)[decoding]
     # One fixed time a layer: where chunks have charged theirs, what the longer of the two adds.
     t0 = np.asarray(terms.t0)
     time = replace(terms, t0=0.0).time(sums[decoding]).times(mixed)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import CatalogError
 from .lanevariants import attention_lane, nearest_lane
 from .lowering import AttentionShape, ModelPlan
 from .steptypes import StepDevice, StepEngine
@@ -42,6 +43,8 @@ class AttentionKind:
     decode_params, decode_shape : lane and shape of decode attention
     prefill : prefill attention, ready to be asked
     queries : rows of each decoding sequence: 1, or more where drafted tokens are verified beside it
+    mixed : time of decodes in one call with chunks of prompt over their time alone [-]; 0 where the device has no
+        such lane, and the engine's ``mixed_decode_factor`` holds
     """
 
     chip: Chip
@@ -51,6 +54,7 @@ class AttentionKind:
     decode_shape: DecodeShape
     prefill: PrefillForm
     queries: int = 1
+    mixed: float = 0.0
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
 
     def terms(self, batch: int, key_blocks: int) -> DecodeTerms:
@@ -172,7 +176,17 @@ def _grouped_query(
         decode_shape=decode_shape(params, *rows, dtype=shape.dtype),
         prefill=prefill_form(chip, prefill, at_prefill),
         queries=queries,
+        mixed=_mixed(device, engine),
     )
+
+
+def _mixed(device: StepDevice, engine: StepEngine) -> float:
+    """Return the factor on decodes beside chunks of the engine's own lane on a device; 0 without one [-]."""
+    try:
+        lane = device.lane("mixed_attention", engine.lane)
+    except CatalogError:
+        return 0.0
+    return lane.params["mf"] if getattr(lane, "lane", "") == engine.lane else 0.0
 
 
 def _latent(

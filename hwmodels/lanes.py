@@ -73,6 +73,8 @@ class FittedLane(BaseModel):
     hull : calibrated range by axis (``m: [1, 8192]``)
     table : measured table that is preferred inside its range
     growth : how fast the residual grows outside the hull, where the fit could tell [per unit of ln]
+    inside_engine : timed within the steps of a running engine; what kernels lose there against a loop of one
+        kernel is in the numbers
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -86,6 +88,7 @@ class FittedLane(BaseModel):
     hull: dict[str, tuple[float, float]] = {}
     table: LatencyTable | None = None
     growth: float | None = Field(default=None, ge=0)
+    inside_engine: bool = False
 
     @model_validator(mode="after")
     def _correlation_is_square(self) -> FittedLane:
@@ -108,7 +111,7 @@ class Lane:
     level : how well this device's numbers are known
     source : where they come from
     device : id of the device they were fitted on
-    correlation, residual, hull, table, growth : see ``FittedLane``
+    correlation, residual, hull, table, growth, inside_engine : see ``FittedLane``
     """
 
     family: str
@@ -123,6 +126,7 @@ class Lane:
     hull: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     table: LatencyTable | None = None
     growth: float | None = None
+    inside_engine: bool = False
 
 
 def as_lane(fitted: FittedLane, family: str, lane: str, device: str) -> Lane:
@@ -140,4 +144,5 @@ def as_lane(fitted: FittedLane, family: str, lane: str, device: str) -> Lane:
         hull=fitted.hull,
         table=fitted.table,
         growth=fitted.growth,
+        inside_engine=fitted.inside_engine,
     )

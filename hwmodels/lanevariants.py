@@ -52,6 +52,11 @@ def lane_choices(name: str) -> Iterator[str]:
             return
 
 
+def inside_engine(lane: LaneLike) -> bool:
+    """Return whether a lane was timed within an engine's steps, so that nothing is lost in them any more."""
+    return bool(getattr(lane, "inside_engine", False))
+
+
 L = TypeVar("L", bound=LaneLike, covariant=True)
 
 

@@ -46,13 +46,15 @@ RESIDUAL: Final[Mapping[str, Spread]] = {
     "prefill_attention": Spread(0.15, 0.12, 0.12),
     "mla_decode": Spread.flat(0.12),
     "mla_prefill": Spread.flat(0.12),
+    "mixed_attention": Spread.flat(0.28),
     "moe": Spread.flat(0.13),
     "allreduce": Spread.flat(0.08),
     "elementwise": Spread.flat(0.18),
 }
 """Of a *measured* lane that states no residual of its own. Dense families: spread of the forms on the vLLM tables
 of H100 (non-judged rows: GEMM 9.1 / 11.6 / 7.3 % memory / compute / latency, decode 9-10 %, prefill 11 / 11 / 7 %)
-and the A100's decode (13-18 %) between; the others 1.25 x the error their bar allows."""
+and the A100's decode (13-18 %) between; decodes beside chunks: spread over the rows of the RTX cards' tables of what
+they take more than alone; the others 1.25 x the error their bar allows."""
 
 PRIOR: Final[Mapping[str, Spread]] = {
     "gemm": Spread(0.13, 0.16, 0.14),

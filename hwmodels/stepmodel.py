@@ -221,10 +221,11 @@ class StepModel:
 
         A fixed time that both would have is charged once, as in ``mixed_seconds``.
         """
-        factor = self._mixed_factor(max((chunk[0] for chunk in prefill), default=0))
+        longest_chunk = max((chunk[0] for chunk in prefill), default=0)
         total = KernelTime()
         kernels: list[Phase] = []
         for number, kind in enumerate(self.kinds):
+            factor = self._mixed_factor(kind, longest_chunk)
             chunks, decodes, fixed = kind.prefill.time(prefill), KernelTime(), KernelTime()
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
@@ -265,8 +266,10 @@ class StepModel:
             return nothing, nothing
         rows = self.padded(sampled).astype(np.float64)
         head = self._head.time(self.chip, np.maximum(rows, 1.0))
+        # The sampler's bytes are counted at the engine's share of HBM, whatever the device's own kernels reach.
+        streaming = replace(self.tokens.streaming, eb=self.engine.elementwise_eb)
         sampler = sampler_time(
-            self.chip, self.tokens.streaming, self._sampler, sampled.astype(np.float64), self.plan.vocab
+            self.chip, streaming, self._sampler, sampled.astype(np.float64), self.plan.vocab
         )
         return head, sampler
 
@@ -279,9 +282,11 @@ class StepModel:
         """Return the host time that the device waits for, by scheduled sequences [s]."""
         return self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences.astype(np.float64)
 
-    def mixed_factors(self, longest_chunk: NDArray[np.int64]) -> NDArray[np.float64]:
+    def mixed_factors(self, kind: AttentionKind, longest_chunk: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return what decode attention costs more beside chunks of so many tokens [-]."""
         engine = self.engine
+        if kind.mixed:
+            return np.where(longest_chunk > 0, kind.mixed, 1.0)
         return np.where(longest_chunk > engine.mixed_decode_threshold_tokens, engine.mixed_decode_factor, 1.0)
 
     def weight_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -457,8 +462,9 @@ class StepModel:
         new = [chunk[0] for chunk in prefill]
         m = padded(self._capture, n_decode * self.queries + sum(new))
         seconds = self.tokens.seconds(m) + self._rows(sampled) + self._per_sequence(n_decode + len(prefill))
-        factor = self._mixed_factor(max(new, default=0))
+        longest_chunk = max(new, default=0)
         for kind in self.kinds:
+            factor = self._mixed_factor(kind, longest_chunk)
             t0 = body = 0.0
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
@@ -471,9 +477,11 @@ class StepModel:
             seconds += kind.count * (t0 + body)
         return float(seconds)
 
-    def _mixed_factor(self, longest_chunk: int) -> float:
+    def _mixed_factor(self, kind: AttentionKind, longest_chunk: int) -> float:
         """Return what decode attention costs more beside a chunk of so many tokens [-]."""
         engine = self.engine
+        if kind.mixed:
+            return kind.mixed if longest_chunk else 1.0
         return engine.mixed_decode_factor if longest_chunk > engine.mixed_decode_threshold_tokens else 1.0
 
     def _base(self, batch: int) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CatalogError
-from .lanevariants import nearest_lane
+from .lanevariants import inside_engine, nearest_lane
 from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
 from .precision import Precision
 from .routing import Routing, RoutingStats
@@ -292,16 +292,11 @@ def token_times(
         for matrix in layer.linears:
             occurrences[matrix] += layer.count
     occurrences.update(plan.outside)
-    own = _lane_or_none(device, "elementwise", engine.lane)
     return TokenTimes(
         chip=chip,
         plan=plan,
         matrices=matrix_groups(device, engine, occurrences),
-        streaming=replace(
-            ElementwiseParams.from_lane(own) if own is not None else ElementwiseParams(0.0, 1.0),
-            t0=engine.elementwise_t0_s,
-            eb=engine.elementwise_eb,
-        ),
+        streaming=_streaming(device, engine),
         experts=expert_groups(device, engine.lane, plan, routing),
         allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane))
         if plan.group > 1 or plan.sent_bytes_per_token
@@ -309,6 +304,15 @@ def token_times(
         exact_up_to=max(engine.capture_sizes, default=0),
         network=network,
     )
+
+
+def _streaming(device: StepDevice, engine: StepEngine) -> ElementwiseParams:
+    """Return what streaming kernels reach: as timed inside the engine on this device, or as its steps have shown."""
+    own = _lane_or_none(device, "elementwise", engine.lane)
+    lane = ElementwiseParams(0.0, 1.0) if own is None else ElementwiseParams.from_lane(own)
+    if own is not None and inside_engine(own):
+        return lane
+    return replace(lane, t0=engine.elementwise_t0_s, eb=engine.elementwise_eb)
 
 
 def expert_groups(
@@ -372,10 +376,18 @@ def matrix_groups(
                 shapes[matrix.n, matrix.k] += count
         n, k = np.array(list(shapes), dtype=np.float64).T
         count = np.array(list(shapes.values()), dtype=np.float64)
-        low = bool(precision.name) and precision.quantises_inputs
-        rate = engine.engine_gemm_efficiency_low if low else engine.engine_gemm_efficiency
+        rate = _engine_rate(device, engine, precision)
         found.append(MatrixGroup(linear_params(device, engine, precision), n, k, count, rate))
     return tuple(found)
+
+
+def _engine_rate(device: StepDevice, engine: StepEngine, precision: Precision) -> float:
+    """Return the compute rate inside the engine over its lane's [-]: 1 where the lane was timed in there."""
+    own = _lane_or_none(device, f"linear_{precision.name}", engine.lane) if precision.name else None
+    if inside_engine(own or device.lane("gemm", engine.lane)):
+        return 1.0
+    low = bool(precision.name) and precision.quantises_inputs
+    return engine.engine_gemm_efficiency_low if low else engine.engine_gemm_efficiency
 
 
 def linear_params(device: StepDevice, engine: StepEngine, precision: Precision) -> LinearParams:

@@ -63,6 +63,7 @@ _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     "eb": ("memory", -1.0),
     "eqz": ("memory", -1.0),
     "x": ("memory", 1.0),
+    "mf": ("memory", 1.0),
     **dict.fromkeys(("bl", "bb"), ("link", -1.0)),
 }
 """Parameter -> what it is of, and the power of the factor on time that it takes: times grow, shares shrink. Every

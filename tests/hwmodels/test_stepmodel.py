@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from membound.hwmodels.lowering import Parallelism
 from membound.hwmodels.precision import Quantization
 from membound.hwmodels.stepmodel import StepModel
 
-from .physics import ALL, EXPERTS, HYBRID, QWEN3_14B, SMALL, WINDOWS, Device, Engine
+from .physics import ALL, EXPERTS, HYBRID, QWEN3_14B, SMALL, WINDOWS, Device, Engine, Lane
 
 MODELS = {name: StepModel(Device(), Engine(), spec) for name, spec in ALL.items()}
 CONTEXTS = st.lists(st.integers(1, 6000), min_size=1, max_size=40)
@@ -136,6 +136,55 @@ def test_decodes_beside_a_long_chunk_cost_the_mixed_factor() -> None:
     extra = factor.step_ns(*args, [(129, 0)], 33) - plain.step_ns(*args, [(129, 0)], 33)
     body = plain.kinds[0].terms(32, 16)
     assert extra == pytest.approx(0.5 * 4 * (body.body(64000.0) + body.extra) * 1e9, abs=2)
+
+
+@dataclass(frozen=True)
+class InsideEngine(Lane):
+    """A lane whose rows were timed within an engine's steps."""
+
+    inside_engine: bool = True
+
+
+class TimedInside(Device):
+    """The same device, its lanes timed within an engine's steps, decodes beside chunks too."""
+
+    def lane(self, family: str, lane: str = "vllm") -> Lane:
+        if family == "mixed_attention":
+            return OfSoftware({"mf": 2.5})
+        if family == "elementwise":
+            return InsideEngine({"t0_us": 3.0, "eb": 0.5})
+        return InsideEngine(super().lane(family, lane).params)
+
+
+@dataclass(frozen=True)
+class OfSoftware(InsideEngine):
+    """A lane that says whose it is."""
+
+    lane: str = "vllm"
+
+
+def test_lanes_timed_within_an_engines_steps_hold_what_it_loses_there() -> None:
+    inside, alone = (StepModel(device, Engine(), QWEN3_14B) for device in (TimedInside(), Device()))
+    lossless = StepModel(Device(), replace(Engine(), engine_gemm_efficiency=1.0), QWEN3_14B)
+    tokens = np.array([2048.0])
+    rates = {
+        name: float(np.sum(step.tokens.parts(tokens)["gemm"].seconds))
+        for name, step in (("inside", inside), ("alone", alone), ("lossless", lossless))
+    }
+    assert rates["inside"] == rates["lossless"] < rates["alone"]
+    assert (inside.tokens.streaming.t0, inside.tokens.streaming.eb) == (3e-6, 0.5)
+    assert (alone.tokens.streaming.t0, alone.tokens.streaming.eb) == (2e-6, 0.75)
+
+
+def test_a_devices_own_lane_says_what_decodes_cost_beside_a_chunk_of_any_length() -> None:
+    step = StepModel(TimedInside(), Engine(), SMALL)
+    (kind,) = step.kinds
+    assert kind.mixed == 2.5
+    chunks = np.array([0, 1, 2048])
+    assert step.mixed_factors(kind, chunks).tolist() == [1.0, 2.5, 2.5]
+    short, none = (step.mixed_seconds(8, 8000, 1000, c, 8, None) for c in ([(16, 0)], []))
+    terms = kind.terms(8, -(-1000 // kind.decode_params.key_block))
+    assert short - none > 1.5 * kind.count * float(terms.body(8000.0))
 
 
 def test_chunks_of_one_step_share_one_fixed_time_and_the_device() -> None:
