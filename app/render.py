@@ -112,6 +112,8 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("KV tiers", _tiers(summary)),
         *labelled("KV swap", _swap(summary)),
         *labelled("speculation", _speculation(summary)),
+        *labelled("contention", _contention(summary)),
+        *_colocated(summary),
         *labelled("answer", str(summary["verdict"]["sentence"]), strong=color),
         *labelled("prediction", _prediction(summary)),
         *(line for note in notes(summary) for line in labelled("note", note)),
@@ -161,14 +163,62 @@ def _latency_table(summary: Summary) -> list[str]:
         return []
     thresholds = _thresholds(summary)
     columns = [*LATENCY_COLUMNS, *(["SLO"] if thresholds else [])]
-    quoted = quotes_means(summary)
-    rows: list[list[str]] = []
-    for label, metric in LATENCY_ROWS:
-        row = summary["latency"][metric]
-        cells = [DASH if name == "mean" and not quoted else _cell(row[name]) for name in LATENCY_COLUMNS]
-        rows.append([label, *cells, *([thresholds.get(metric, "")] if thresholds else [])])
+    rows = _latency_rows(summary["latency"], quotes_means(summary))
+    if thresholds:
+        for (_, metric), row in zip(LATENCY_ROWS, rows, strict=True):
+            row.append(thresholds.get(metric, ""))
     right = range(1, len(columns) + 1)
     return table(["latency [ms]", *columns], rows, right=right, widths=[LABEL - 1, *[9] * len(columns)])
+
+
+def _latency_rows(latencies: Mapping[str, Any], quoted: bool) -> list[list[str]]:
+    """Return a row of cells a metric; means only where they may be quoted."""
+    return [
+        [label]
+        + [
+            DASH if name == "mean" and not quoted else _cell(latencies[metric][name])
+            for name in LATENCY_COLUMNS
+        ]
+        for label, metric in LATENCY_ROWS
+    ]
+
+
+def _colocated(summary: Summary) -> list[str]:
+    """Return the latencies [ms] of the second model on the device, and what else is known of it."""
+    found: Mapping[str, Any] = summary.get("colocated") or {}
+    if not found:
+        return []
+    rows = _latency_rows(found["latency"], quotes_means(summary))
+    head = f"{found['model']} [ms]"
+    label = max(LABEL - 1, len(head))
+    return [
+        "",
+        *table(
+            [head, *LATENCY_COLUMNS],
+            rows,
+            right=range(1, len(LATENCY_COLUMNS) + 1),
+            widths=[label, *[9] * len(LATENCY_COLUMNS)],
+        ),
+        *labelled("requests", _requests(found)),
+        *labelled("throughput", _throughput(found)),
+        *labelled("time spent", _shares(found["time_share"])),
+        *labelled("memory", _memory(found)),
+        *labelled("contention", _contention(found)),
+        "",
+    ]
+
+
+def _contention(summary: Summary) -> list[str]:
+    """Say how much slower steps were because others used the device, and what they waited for."""
+    found: Mapping[str, Any] = summary.get("contention") or {}
+    if not found or found["slowdown"] is None:
+        return []
+    words = {"hbm": "HBM", "compute": "compute units", "link": "link"}
+    waits = ", ".join(
+        f"{percent(share)} for {words[name]}" for name, share in found["waited_share"].items() if share
+    )
+    slower = f"steps take {number(found['slowdown'])} times as long as alone"
+    return [slower, *([f"of busy time they wait {waits}"] if waits else [])]
 
 
 def _thresholds(summary: Summary) -> dict[str, str]:

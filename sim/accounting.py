@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..hwmodels.account import StepAccount, StepColumns, account
 from ..hwmodels.speculation import SpeculativeStepModel
+from . import contention
 from .attribution import CHARGED
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ LEVER_STEP = 0.1
 class StepAccountant:
     """Attributes steps with the step model that timed them.
 
-    What a step took longer because of KV transfers, waiting for them or sharing with them, is ``transfer``.
+    What a step took longer because of KV transfers, waiting for them or sharing with them, is ``transfer``; what it
+    took longer because others used the device too goes to the causes of the resource that was short.
     Work is added up in whole units (bytes, picoseconds), so that a sum does not depend on how a run was cut
     into rows.
 
@@ -64,6 +66,7 @@ class StepAccountant:
         self.keep_steps = keep_steps
         self.causes_ns = dict.fromkeys(CHARGED, 0)
         self.power = power
+        self.waited_ns: dict[str, int] = {}
         self._work = dict.fromkeys(WORK, 0)
         self._above_idle = 0
         self._active: list[dict[str, Int64Array]] = []
@@ -77,9 +80,17 @@ class StepAccountant:
         """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked."""
         waited_ns = np.repeat(np.fromiter((row.moved.waited_ns for row in rows), np.int64, len(rows)), steps)
         own_ns = durations_ns - waited_ns
+        contended = contention.waited_ns(rows, steps, own_ns)
+        for resource, lost_ns in contended.items():
+            own_ns = own_ns - lost_ns
+            lost = int(lost_ns.sum())
+            self.waited_ns[resource] = self.waited_ns.get(resource, 0) + lost
+            if resource != "host":  # a kernel that waits is running
+                self._work["kernel_busy_s"] += lost * round(WORK["kernel_busy_s"][1] / 1e9)
         self._active.clear()
         causes_ns = self._account(rows, steps, own_ns)
         spent = [*causes_ns.T, self._bubbles(causes_ns, own_ns), waited_ns]
+        spent = contention.charge(spent, contended)
         for cause, nanoseconds in zip(CHARGED, spent, strict=True):
             self.causes_ns[cause] += int(nanoseconds.sum())
         self._pick(rows, steps, own_ns)

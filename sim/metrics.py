@@ -98,7 +98,7 @@ def utilization(record: RunRecord) -> Figures:
     shown = {"gpu_util": "kernel_busy_s", "sm_active": "sm_active_s", "tensor_active": "tensor_active_s"}
     for name, column in (shown | {"dram_active": "dram_active_s"}).items():
         figures[name] = _ratio(record.work.get(column), wall_s, "the step model does not say yet")
-    return figures
+    return figures | dict(record.monitored)
 
 
 def _ratio(part: float | None, whole: float, reason: str) -> Figure:

@@ -62,6 +62,8 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "memory": _memory(record),
         "kv": {**metrics.kv(record), "tiers": {}, "swap": {}, **_behind(record)},
         **({} if record.speculative is None else {"speculative": dict(record.speculative)}),
+        **({} if record.contention is None else {"contention": dict(record.contention)}),
+        **record.beside,
         "cost": metrics.cost(record),
         "energy": metrics.energy(record),
         **_classes(record),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .figures import Unknown
 from .histogram import LogHistogram
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ class RunRecord:
     setup : prices, thresholds and hardware figures that metrics need
     intervals : metric by dotted name -> low and high, where draws were run
     draws : how many
+    contention : how others on the same device slowed the steps (``sim.contention``); None where there were none
+    monitored : what tools would show of a device that others used too, over the span of all; by name of ``utilization``
+    beside : name -> what the summary says of it, of others that ran on the same device
     """
 
     requests: Mapping[str, Column]
@@ -131,6 +135,9 @@ class RunRecord:
     setup: Setup = field(default_factory=Setup)
     intervals: Mapping[str, tuple[float, float]] | None = None
     draws: int = 0
+    contention: Mapping[str, Any] | None = None
+    monitored: Mapping[str, float | Unknown] = field(default_factory=dict[str, "float | Unknown"])
+    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def n_requests(self) -> int:

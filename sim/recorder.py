@@ -149,7 +149,10 @@ class Recorder:
             )
 
     def end_one(self, flight: Flight) -> None:
-        """Note how long the step begun last took."""
+        """Note how long the step begun last took, and what it waited for on a device that others use too."""
+        if flight.work is not None and flight.work.waited_ns:
+            ended = len(self._row_steps)
+            self._rows[ended] = self._rows[ended]._replace(waited=flight.work.waited_ns)
         size = self._size
         if size >= len(self._durations):
             self._make_room(1)

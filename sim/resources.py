@@ -125,6 +125,9 @@ class Work:
 class SharedDevice:
     """The resources of one device and the works that share them.
 
+    ``busy_ns`` is the time in which any of them was active, ``overlap_ns`` that in which k of them had it in use, host
+    work aside, k - 1 times each [ns].
+
     A work that has the device to itself costs two SimPy events, however many phases it has.
 
     Parameters
@@ -148,6 +151,8 @@ class SharedDevice:
         self.capacities = dict(capacities)
         self._active: list[Work] = []
         self._used = dict.fromkeys(capacities, 0.0)
+        self.overlap_ns = self.busy_ns = self._beside = self._since = 0
+        self._busy = False
         self._wake_ns = -1
         self._generation = 0
 
@@ -244,6 +249,10 @@ class SharedDevice:
     def _share(self, now: int) -> None:
         """Set the rates, and the wake-up at the next boundary; of a work alone only the last one counts."""
         active = self._active
+        passed, self._since = now - self._since, now
+        self.overlap_ns += self._beside * passed
+        self.busy_ns += passed if self._busy else 0
+        self._beside, self._busy = 0, bool(active)
         if len(active) == 1:
             active[0].set_rate(*_ALONE, now)
             active[0].look_ns = active[0].end_of(active[0].plan.bounds[-1])
@@ -253,6 +262,7 @@ class SharedDevice:
                     work.plan = lay_out(work.late_phases(), self.capacities, work.plan.bounds[-1])
                     work.late_phases = None
                     self._advance(work, now)
+            self._beside = max(sum("host" not in work.load for work in active) - 1, 0)
             # Compute units are shared out between those that have their own; one of them alone has all.
             split = sum(work.on_share for work in active) > 1
             full = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .drafting import Growth
 
 Int64Array = npt.NDArray[np.int64]
+NOWHERE: Mapping[str, float] = {}
 
 
 class StepRow(NamedTuple):
@@ -36,6 +37,7 @@ class StepRow(NamedTuple):
     released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
     moved : what KV transfers did to it; a run meets none
     preempted : requests that were preempted when its first step was composed
+    waited : resource -> how much longer it took because others on the device held it; a run meets none [ns]
     """
 
     n_decode: int
@@ -58,6 +60,7 @@ class StepRow(NamedTuple):
     released: tuple[int, int, int, int] = (0, 0, 0, 0)
     moved: Moved = NOTHING
     preempted: int = 0
+    waited: Mapping[str, float] = NOWHERE
 
     def at(self, step: int) -> tuple[int, int, list[int] | None]:
         """Return summed context, longest context and single contexts in one step of the run [tokens]."""
