@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .sim.studies.explain import explain
     from .sim.studies.plan import plan
     from .sim.studies.roofline import roofline
+    from .sim.studies.scaling import scaling
     from .sim.studies.study import load_study
     from .sim.studies.sweep import sweep
     from .sim.studies.waterfall import waterfall
@@ -64,6 +65,7 @@ __all__ = [
     "plan",
     "resolve",
     "roofline",
+    "scaling",
     "simulate",
     "simulate_draws",
     "size",
@@ -95,6 +97,7 @@ _HOME = {
     "plan": "sim.studies.plan",
     "resolve": "sim.scenario",
     "roofline": "sim.studies.roofline",
+    "scaling": "sim.studies.scaling",
     "simulate": "sim.run",
     "simulate_draws": "sim.draws",
     "size": "sim.sizing",

@@ -85,6 +85,8 @@ def _csv_row(point: Point) -> dict[str, Any]:
     row |= {"error": point.error, **{f"settings.{key}": value for key, value in point.settings.items()}}
     row |= point.metrics
     row |= {f"change.{name}": value for name, value in point.change.items()}
+    for name, (low, high) in point.change_interval.items():
+        row |= {f"change.{name}.low": low, f"change.{name}.high": high}
     return row
 
 

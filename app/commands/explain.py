@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from ...sim.studies.scaling import Scaling
 from ..console import emit, progress_bar, say
 from ..flags import ALL, UsageError, scenario_of, with_flags
 from ..options import Address, Backend, Debug, Form, Format, Jobs, Quiet, ScenarioFile, Sets
@@ -25,6 +27,19 @@ def explain(
     roofline: Annotated[
         bool, typer.Option("--roofline", help="Where its steps lie under the roofline, and larger batches.")
     ] = False,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scale",
+            metavar="NUMBER",
+            show_default=False,
+            help="Scale a device number step by step instead (hbm_bandwidth, hbm_capacity, …) and say where that "
+            "stops helping. Repeatable.",
+        ),
+    ] = None,
+    factors: Annotated[
+        str, typer.Option("--factors", metavar="X,Y,…", help="With --scale: factors of the number.")
+    ] = "0.5,0.75,1,1.5,2,3",
     percent: Annotated[
         float, typer.Option("--percent", metavar="X", help="Numbers are made so much less and more.")
     ] = 10.0,
@@ -60,8 +75,8 @@ def explain(
 
     membound explain examples/demo-chat.yaml
     """
-    if candidate is not None and roofline:
-        raise UsageError("--roofline is of one scenario; leave CANDIDATE out")
+    if candidate is not None and (roofline or scale):
+        raise UsageError(f"{'--roofline' if roofline else '--scale'} is of one scenario; leave CANDIDATE out")
     asked = scenario_of(scenario, given, sets or (), "explain")
     if roofline:
         from ...sim.studies.roofline import roofline as lie
@@ -70,11 +85,21 @@ def explain(
         emit(render_roofline(lie(asked, requests=requests), form.value))
         return
     from ...sim.studies.explain import explain as move
+    from ...sim.studies.scaling import scaling
     from ...sim.studies.waterfall import waterfall
     from ..render_explain import render_explanation, render_waterfall
+    from ..render_scaling import render_scaling
 
     where: dict[str, Any] = {"requests": requests, "metric": metric, "folder": out}
     where |= {"backend": backend, "address": address, "jobs": jobs}
+    if scale:
+        steps = _factors(factors)
+        curves: list[Scaling] = []
+        for number in scale:
+            with progress_bar(number, quiet=quiet) as progress:
+                curves.append(scaling(asked, number, factors=steps, progress=progress, **where))
+        emit(render_scaling(curves, form.value))
+        return
     if candidate is None:
         with progress_bar("runs", quiet=quiet) as progress:
             levers = move(asked, percent=percent, progress=progress, **where)
@@ -86,3 +111,10 @@ def explain(
         way = waterfall(asked, other, progress=progress, **where)
     emit(render_waterfall(way, form.value))
     say(f"{way.ran} runs done, {way.found} kept from before", quiet=quiet)
+
+
+def _factors(text: str) -> list[float]:
+    try:
+        return [float(part.strip().removeprefix("x")) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--factors {text}: no list of numbers; allowed: 0.5,1,2") from None
