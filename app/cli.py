@@ -16,6 +16,7 @@ from .commands.engines import engines
 from .commands.explain import explain
 from .commands.models import models
 from .commands.plan import plan
+from .commands.report import report as report_result
 from .commands.scenario import scenario
 from .commands.simulate import simulate
 from .commands.size import size
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 for verb in (simulate, size, compare, sweep, plan, explain, validate, dashboard, devices, models, engines):
     app.command(cls=GroupedCommand)(verb)
+app.command("report", cls=GroupedCommand)(report_result)
 app.add_typer(calibrate, name="calibrate")
 app.add_typer(trace, name="trace")
 app.add_typer(scenario, name="scenario")

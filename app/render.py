@@ -95,7 +95,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def render_table(summary: Summary, *, color: bool = False) -> str:
     """Return the summary as aligned text: what ran, latencies, rates, where the time went, and the answer."""
     lines = [
-        *labelled("", _title(summary), strong=color),
+        *labelled("", title_of(summary), strong=color),
         *_latency_table(summary),
         *window_table(summary),
         *labelled("steady state", steady_state(summary)),
@@ -121,7 +121,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
     return text_of(lines)
 
 
-def _title(summary: Summary) -> str:
+def title_of(summary: Summary) -> str:
     """Say what ran, for how long, on what load."""
     scenario: Mapping[str, Any] = summary["scenario"] or {}
     provenance, rates = summary["provenance"], summary["throughput"]

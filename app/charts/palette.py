@@ -8,11 +8,12 @@ same colours serve both grounds, so that a picture and its dark twin can be read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Final
 
 import altair as alt
 
-Theme = Literal["light", "dark"]
+from .theme import config as config
+from .theme import ink as ink
 
 CAUSES: Final[Mapping[str, str]] = {
     "hbm_weights": "#366dc9",
@@ -93,68 +94,6 @@ GOOD: Final = "#2e8b57"
 SCENARIOS: Final[tuple[str, ...]] = ("#5b84b1", "#d9541e", "#6aa27a", "#a07cc5", "#b39b3c", "#7d8894")
 """Scenarios beside each other, the base first: A, B, ..."""
 
-_INK: Final[Mapping[Theme, Mapping[str, str]]] = {
-    "light": {
-        "text": "#1c2733",
-        "soft": "#5b6875",
-        "grid": "#e3e7ec",
-        "line": "#c5ccd4",
-        "ground": "#ffffff",
-    },
-    "dark": {"text": "#e6e9ee", "soft": "#a3adb8", "grid": "#2b333d", "line": "#46505c", "ground": "#12171d"},
-}
-FONT: Final = "system-ui, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
-
-
-def ink(theme: Theme) -> Mapping[str, str]:
-    """Return the colours of text, soft text, grid, axis lines and ground.
-
-    >>> ink("light")["ground"], ink("dark")["text"]
-    ('#ffffff', '#e6e9ee')
-    """
-    return _INK[theme]
-
-
-def config(theme: Theme) -> dict[str, Any]:
-    """Return the Vega-Lite ``config`` that puts any chart of membound on a light or a dark ground."""
-    shade = _INK[theme]
-    words = {"labelColor": shade["soft"], "titleColor": shade["text"]}
-    return {
-        "background": shade["ground"],
-        "font": FONT,
-        "view": {"stroke": None},
-        "title": {
-            "fontSize": 13,
-            "fontWeight": 600,
-            "anchor": "start",
-            "offset": 10,
-            "color": shade["text"],
-            "subtitleColor": shade["soft"],
-            "subtitleFontSize": 11,
-            "subtitlePadding": 4,
-        },
-        "axis": {
-            **words,
-            "labelFontSize": 11,
-            "titleFontSize": 11,
-            "titleFontWeight": 400,
-            "gridColor": shade["grid"],
-            "domainColor": shade["line"],
-            "tickColor": shade["line"],
-            "tickSize": 4,
-        },
-        "legend": {
-            **words,
-            "labelFontSize": 11,
-            "titleFontSize": 11,
-            "titleFontWeight": 400,
-            "symbolSize": 90,
-        },
-        "header": words,
-        "rule": {"color": shade["soft"]},
-        "text": {"color": shade["text"]},
-    }
-
 
 def names_of(keys: Iterable[str], names: Mapping[str, str]) -> str:
     """Return a Vega expression that shows keys by the names a reader knows."""
@@ -181,10 +120,17 @@ def colour(
     names : value -> what the legend says
     legend, title : whether there is one, and what stands above it
     """
+    drawn = scale(colours, present)
+    shown: list[str] = list(drawn["domain"])
+    if not legend:
+        return alt.Color(f"{field}:N", scale=drawn, legend=None)
+    said = names_of(shown, names or {})
+    keys = alt.Legend(title=title, labelExpr=said, orient="top", columns=6, offset=4, symbolOpacity=1)
+    return alt.Color(f"{field}:N", scale=drawn, legend=keys, sort=shown)
+
+
+def scale(colours: Mapping[str, str], present: Iterable[str]) -> alt.Scale:
+    """Return the scale of the values that occur, each in its colour."""
     occurring = set(present)
     shown = [key for key in colours if key in occurring]
-    scale = alt.Scale(domain=shown, range=[colours[key] for key in shown])
-    if not legend:
-        return alt.Color(f"{field}:N", scale=scale, legend=None)
-    drawn = alt.Legend(title=title, labelExpr=names_of(shown, names or {}), orient="top", columns=6, offset=4)
-    return alt.Color(f"{field}:N", scale=scale, legend=drawn, sort=shown)
+    return alt.Scale(domain=shown, range=[colours[key] for key in shown])

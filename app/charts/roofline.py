@@ -219,7 +219,7 @@ def _both_rates(rows: list[Row], ends: list[Row], width: int, height: int) -> La
     )
     names = [
         chart([row])
-        .mark_text(align="left", dx=4, baseline="top", fontSize=10, angle=0, color=palette.MUTED)
+        .mark_text(align="right", dx=-5, baseline="top", fontSize=10, angle=0, color=palette.MUTED)
         .encode(x=x, y=alt.value(2 + 12 * at), text="what:N")
         for at, row in enumerate(ends)
     ]

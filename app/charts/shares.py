@@ -45,6 +45,7 @@ def _stack(
     width: int, height: int,
 ) -> alt.Chart:  # fmt: skip
     order = list(colours)
+    shown = {row[field] for row in rows}
     reached: dict[float, float] = {}
     cut: list[dict[str, Any]] = []
     for row in sorted(some(rows, field), key=lambda row: order.index(row[field])):
@@ -53,13 +54,14 @@ def _stack(
         cut.append({**row, "low": low, "high": high, "name": names[row[field]]})
     return (
         chart(cut)
-        .mark_rect(strokeWidth=0, clip=True)
+        .mark_rect(strokeWidth=0.7, clip=True)
         .encode(
             x=seconds_axis(),
             x2="t2_s:Q",
             y=alt.Y("low:Q", title=axis, scale=_STACKED, axis=percent_axis(tickCount=5)),
             y2="high:Q",
-            color=palette.colour(field, colours, (row[field] for row in rows), names=names),
+            color=palette.colour(field, colours, shown, names=names),
+            stroke=alt.Stroke(f"{field}:N", scale=palette.scale(colours, shown), legend=None),
             tooltip=[
                 alt.Tooltip("name:N", title=field),
                 alt.Tooltip("share:Q", format=".1%"),

@@ -12,8 +12,8 @@ from .data import WIDTH, EmptyChartError, Layered, Rows, chart
 
 _PANELS: Final[Mapping[str, tuple[str, str]]] = {
     "requests": ("requests", ",.0f"),
-    "kv": ("KV blocks [share of the pool]", ".0%"),
-    "step": ("time of a step [ms]", ",.4~r"),
+    "kv": ("KV [share of pool]", ".0%"),
+    "step": ("step time [ms]", ",.4~r"),
     "tokens": ("computed tokens [tokens/s]", ",~s"),
     "preemptions": ("preemptions", ",.0f"),
     "transfers": ("KV transfers [B/s]", ",~s"),
@@ -34,7 +34,7 @@ _SERIES: Final[Mapping[str, str]] = {
 
 
 def timeline(
-    panels: Mapping[str, Rows], *, width: int = WIDTH, height: int = 90, brush: bool = True
+    panels: Mapping[str, Rows], *, width: int = WIDTH, height: int = 110, brush: bool = True
 ) -> alt.VConcatChart:
     """Return the run over time in panels, one under the other.
 
@@ -61,9 +61,9 @@ def timeline(
             "requests" if "requests" in shown else shown[0], panels, width, 42, alt.Scale(domain=span)
         )
         parts.append(strip.add_params(window).properties(title="Drag to choose a part of the run"))
-    scale = alt.Scale(domain=window) if brush else alt.Scale(domain=span, nice=False)  # pyright: ignore[reportArgumentType]
-    parts += [_panel(name, panels, width, height, scale) for name in shown]
-    return alt.vconcat(*parts, spacing=14).resolve_scale(color="independent")
+    scale = alt.Scale(domain=window, nice=False) if brush else alt.Scale(domain=span, nice=False)  # pyright: ignore[reportArgumentType]
+    parts += [_panel(name, panels, width, height, scale, titled=name == shown[-1]) for name in shown]
+    return alt.vconcat(*parts, spacing=8).resolve_scale(color="independent")
 
 
 def panel(rows: Rows, name: str, *, width: int = WIDTH, height: int = 150) -> Layered:
@@ -82,13 +82,21 @@ def _span(rows: Rows) -> list[float]:
     return [min(row["t_s"] for row in rows), max(row["t2_s"] for row in rows)]
 
 
-def _panel(name: str, panels: Mapping[str, Rows], width: int, height: int, scale: alt.Scale) -> Layered:
+def _panel(
+    name: str,
+    panels: Mapping[str, Rows],
+    width: int,
+    height: int,
+    scale: alt.Scale,
+    *,
+    titled: bool = True,
+) -> Layered:
     title, form = _PANELS[name]
     rows = panels[name]
     present = list(dict.fromkeys(str(row["series"]) for row in rows))
     tint = palette.colour("series", _SERIES, present, legend=len(present) > 1)
-    x = alt.X("t_s:Q", title="time since the first arrival [s]", scale=scale)
-    axis = alt.Axis(format=form, tickCount=4, titleLimit=160)
+    x = alt.X("t_s:Q", title="time since the first arrival [s]" if titled else None, scale=scale)
+    axis = alt.Axis(format=form, tickCount=4, titleLimit=200)
     tips = [
         alt.Tooltip("series:N"),
         alt.Tooltip("t_s:Q", title="from [s]", format=",.2f"),
