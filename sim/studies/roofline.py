@@ -21,6 +21,7 @@ from ..accounting import StepAccountant, columns_of
 from ..recorder import Recorder
 from ..run import LaneLog, make_allocator, make_scheduler, run_engine, size_pool, step_model
 from ..scenario.resolve import ResolvedScenario, resolve
+from ..scenario.schema import leaf
 from ..setup import level_of
 from .batchcurve import BatchCurve, batch_curve
 from .fewer import with_requests
@@ -36,6 +37,16 @@ Kind = Literal["prefill", "decode", "mixed", "all", "training"]
 KINDS: tuple[Kind, ...] = ("prefill", "decode", "mixed")
 Int64Array = npt.NDArray[np.int64]
 REQUESTS = 300
+ONE_MODEL: Mapping[str, object] = {
+    "speculative": None,
+    "parallelism.pipeline_parallel_size": 1,
+    "parallelism.data_parallel_size": 1,
+    "cluster.replicas": 1,
+    "cluster.pools": None,
+    "colocated": None,
+    "compute_split": None,
+}
+"""Leaves that would put other steps beside those of the model, and the value that does not."""
 TRAINING_TOKENS = 8192
 """Batch of the training step on each rank, cut into sequences of up to ``TRAINING_LENGTH`` [tokens]."""
 TRAINING_LENGTH = 4096
@@ -149,15 +160,7 @@ def roofline(scenario: Scenario, *, requests: int = REQUESTS) -> Roofline:
     StudyError : no load, speculation, whose steps are of two models, or several pipeline stages
     MemboundError : as ``simulate``
     """
-    if scenario.speculative is not None:
-        raise StudyError(
-            "speculative: a roofline is of the steps of one model; allowed: null (--set speculative=null)"
-        )
-    if scenario.parallelism.pipeline_parallel_size > 1:
-        raise StudyError(
-            "parallelism.pipeline_parallel_size: a roofline is of the steps of one stage; allowed: 1 "
-            "(--set parallelism.pipeline_parallel_size=1)"
-        )
+    _refuse_others(scenario)
     resolved = resolve(with_requests(scenario, requests))
     workload, pool = resolved.workload, size_pool(resolved)
     assert workload is not None
@@ -185,6 +188,18 @@ def roofline(scenario: Scenario, *, requests: int = REQUESTS) -> Roofline:
         usable_bytes=resolved.device.usable_bytes,
         curve=batch_curve(resolved, model, allocator),
     )
+
+
+def _refuse_others(scenario: Scenario) -> None:
+    """Refuse what has steps of more than one model, group of GPUs or replica."""
+    data = scenario.to_dict()
+    for name, allowed in ONE_MODEL.items():
+        if leaf(data, name) not in (allowed, None):
+            said = "null" if allowed is None else allowed
+            raise StudyError(
+                f"{name}: a roofline is of the steps of one model on one group of GPUs; allowed: {said} "
+                f"(--set {name}={said})"
+            )
 
 
 def ridge_points(device: DeviceProfile) -> tuple[RidgePoint, ...]:

@@ -138,11 +138,13 @@ def test_bytes_over_the_link_are_those_of_the_kernels():
     assert sent > 0
 
 
-def test_speculation_and_a_missing_load_are_refused_in_a_line():
+def test_steps_of_several_models_and_a_missing_load_are_refused_in_a_line():
     drafting = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}
     with pytest.raises(StudyError, match="speculative"):
         roofline(scenario(speculative=drafting))
     with pytest.raises(StudyError, match="pipeline_parallel_size"):
+        roofline(scenario(parallelism={"pipeline_parallel_size": 2}))
+    with pytest.raises(StudyError, match=r"pipeline_parallel_size.*allowed: 1"):
         roofline(scenario(parallelism={"pipeline_parallel_size": 2}))
     with pytest.raises(StudyError, match="workload: missing"):
         roofline(scenario(workload=None))
