@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..hwmodels.errors import MemboundError
 from . import metrics, tables
+from .chrometrace import write_trace
 from .figures import Figures, Unknown
 from .latency import latency
+from .openmetrics import openmetrics
 from .record import RunRecord
 from .slo import slo
 from .stability import stability
@@ -32,7 +34,7 @@ MEMORY_KEYS: tuple[str, ...] = (
 PROVENANCE_KEYS: tuple[str, ...] = ("version", "device", "device_hash", "model", "engine", "seed")
 RESULT_FILES: tuple[str, ...] = (
     "scenario.yaml", "provenance.json", "requests.parquet", "steps.parquet", "kv.parquet",
-    "itl_by_position.parquet", "vllm_bench.json", "summary.json",
+    "itl_by_position.parquet", "trace.json.gz", "metrics.prom", "vllm_bench.json", "summary.json",
 )  # fmt: skip
 """Every file ``write_result`` may write; ``summary.json`` comes last, so where it is, the rest is."""
 
@@ -259,6 +261,9 @@ def _write_files(record: RunRecord, folder: Path, target: Path) -> None:
     (folder / "provenance.json").write_text(to_json(provenance(record)), encoding="utf-8")
     for name, table in tables.all_tables(record).items():
         tables.write_parquet(table, folder / name)
+    if record.steps is not None:
+        write_trace(record, folder / "trace.json.gz")
+    (folder / "metrics.prom").write_text(openmetrics(record), encoding="utf-8")
     (folder / "vllm_bench.json").write_text(to_json(vllm_bench(record), indent=None), encoding="utf-8")
     (folder / "summary.json").write_text(to_json(summary(record)), encoding="utf-8")
 

@@ -215,7 +215,7 @@ def test_a_terminal_gets_a_bar_and_colour_unless_it_declines(membound, small, mo
 def test_the_result_directory_runs_again_to_the_same_result(membound, small, tmp_path, trace):
     path = trace(*(f"{second},{100 + second},5" for second in range(6)))
     ran = membound("simulate", small, "--trace", path.name, "--out", "deep/run")
-    assert (ran.code, ran.err) == (0, "wrote 8 files to deep/run\n")
+    assert (ran.code, ran.err) == (0, "wrote 10 files to deep/run\n")
     again = membound("simulate", "deep/run/scenario.yaml")
     assert again.out == ran.out
     assert again.err == ""

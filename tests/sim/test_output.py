@@ -53,6 +53,11 @@ PROMISED = {
     "simulation": ["steps", "jumps", "events"],
 }
 
+STEP_COLUMNS = (
+    "start_ns", "duration_ns", "n_decode", "n_prefill", "prefill_tokens", "context_tokens", "running", "used_blocks",
+    "held_blocks", "limiter", "preempted",
+)  # fmt: skip
+
 
 @pytest.fixture
 def full(make_record, row):
@@ -99,7 +104,7 @@ def full(make_record, row):
         memory=dict.fromkeys(names, 7) | {"fits": True},
         provenance=dict.fromkeys(PROMISED["provenance"], "x")
         | {"level": "measured", "seed": 0, "model": "m"},
-        steps={"start_ns": np.arange(3), "n_decode": np.array([1, 2, 3])},
+        steps={name: np.arange(3) for name in STEP_COLUMNS},
         kv_timeline={"time_ns": np.arange(2), "used_blocks": np.array([0, 9])},
         per_request_causes={"ttft": np.ones((31, len(CAUSES)), np.int64)},
         scenario=scenario,
@@ -191,6 +196,7 @@ def test_a_result_directory_has_every_file_and_nothing_temporary_is_left(full, t
     assert {path.name for path in files} == {
         *("scenario.yaml", "provenance.json", "summary.json", "vllm_bench.json"),
         *("requests.parquet", "steps.parquet", "kv.parquet", "itl_by_position.parquet"),
+        *("trace.json.gz", "metrics.prom"),
     }
     assert json.loads((tmp_path / "out/run/summary.json").read_text()) == summary(full)
     assert (tmp_path / "out/run/scenario.yaml").read_text() == "name: by hand\n"
@@ -204,7 +210,14 @@ def test_writing_twice_gives_the_same_bytes_and_removes_what_the_second_run_lack
     (tmp_path / "run" / "notes.txt").write_text("mine")
     write_result(make_record([row()]), tmp_path / "run")
     left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left == {"provenance.json", "summary.json", "vllm_bench.json", "requests.parquet", "notes.txt"}
+    assert left == {
+        "provenance.json",
+        "summary.json",
+        "vllm_bench.json",
+        "metrics.prom",
+        "requests.parquet",
+        "notes.txt",
+    }
 
 
 def test_a_write_that_fails_leaves_the_earlier_result_and_no_temporary_files(
