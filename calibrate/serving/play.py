@@ -46,6 +46,7 @@ class Played:
     borrowed : whether the engine's step times are another's
     state : whether the simulated run was steady, and why not
     interval : ``ttft_mean``, … -> (low, high) over the point run's figure [-]; empty without draws
+    lanes : how well each kernel family that the run took is known
     """
 
     simulated: Mapping[str, Seconds]
@@ -56,6 +57,7 @@ class Played:
     borrowed: bool
     state: tuple[str, str]
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    lanes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def play(run: ServedRun, draws: int = 0, server: Server | None = None) -> Played:
@@ -93,6 +95,7 @@ def play(run: ServedRun, draws: int = 0, server: Server | None = None) -> Played
         borrowed=resolved.engine.scope != "full",
         state=(state.state, state.reason),
         interval=_interval(resolved, record, draws) if draws else {},
+        lanes=record.provenance.get("lanes", {}),
     )
 
 
