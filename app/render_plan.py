@@ -47,15 +47,15 @@ def _lines(found: PlanResult) -> Iterator[str]:
         if len(serving) > SHOWN:
             yield f"… and {len(serving) - SHOWN:,} more that serve; --format json has all"
         yield "*  nobody else has both more tokens/s for a user and more for a GPU"
-        yield from labelled("answer", _answer(found, serving[0]))
+        yield from labelled("answer", answer_of(found, serving[0]))
     else:
         yield from labelled(
             "answer", f"none of the {len(found.options)} configurations serves the load within the SLO"
         )
     others = [option for option in found.options if not option.serves]
-    for line, count in _reasons(others)[:SHOWN]:
+    for line, count in reasons(others)[:SHOWN]:
         yield from labelled("left out", line if count == 1 else f"{line} ({count} configurations)")
-    left = len(_reasons(others)) - SHOWN
+    left = len(reasons(others)) - SHOWN
     if left > 0:
         yield f"… and {left} more reasons; --format json has all"
     levels = sorted({option.level for option in serving if option.level})
@@ -79,7 +79,8 @@ def _cells(option: Option) -> list[str | None]:
     ]
 
 
-def _answer(found: PlanResult, best: Option) -> str:
+def answer_of(found: PlanResult, best: Option) -> str:
+    """Say what the best configuration of a plan is, in one sentence."""
     settings = ", ".join(f"{key} {value_text(value)}" for key, value in best.settings.items())
     gpus = f"{best.gpus:,} GPU{'s' * (best.gpus != 1)}"
     gpus += f" in {best.replicas:,} replicas" if best.gpus != best.replicas else ""
@@ -89,7 +90,7 @@ def _answer(found: PlanResult, best: Option) -> str:
     return f"{number(found.rate_per_s)} requests/s within the SLO take {gpus}{cost}: {settings}{sure}"
 
 
-def _reasons(options: list[Option]) -> list[tuple[str, int]]:
+def reasons(options: list[Option]) -> list[tuple[str, int]]:
     """Return each reason with how many configurations have it, those of many first."""
     counts: dict[str, int] = {}
     for option in options:

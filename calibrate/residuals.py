@@ -94,6 +94,48 @@ def residuals_of(
     return tuple(_lane(fit, parts[fit.family, fit.lane]) for fit in run.fits)
 
 
+def held_against(device: DeviceProfile, table: KernelTable) -> tuple[LanePoints, ...]:
+    """Return timings beside what the lanes of a device say of them; impossible ones are left out.
+
+    Parameters
+    ----------
+    device : its own lanes are held against the timings
+    table : timings that no fit of these lanes has seen
+    """
+    found: list[LanePoints] = []
+    for family, lane, own in lanes_in(screen(table, device).table):
+        groups = (each for each in groups_of(device, own) if isinstance(each, Group))
+        parts = [_part(device, each, "held out", own.take(each.rows)) for each in groups]
+        if parts:
+            points = tuple(point for part in parts for point in part.points)
+            found.append(LanePoints(family, lane, device.lane(family, lane).level, _errors(parts), points))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class LanePoints:
+    """A lane of a device against timings.
+
+    Attributes
+    ----------
+    family, lane : which
+    level : how well its parameters are known
+    errors : of all timings
+    points : as in ``LaneResiduals``
+    """
+
+    family: str
+    lane: str
+    level: str
+    errors: RoleErrors
+    points: tuple[Mapping[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        """Return family and lane."""
+        return f"{self.family} / {self.lane}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Rows of one operation and role: their ratios, and a sample with intervals."""
@@ -157,6 +199,10 @@ def _lane(fit: FitResult, parts: list[_Part]) -> LaneResiduals:
     for role in ROLES:
         mine = [each for each in parts if each.role == role]
         if mine:
-            ratio, inside = (np.concatenate([getattr(p, name) for p in mine]) for name in ("ratio", "inside"))
-            found[role] = RoleErrors(len(ratio), **errors(ratio), coverage_90=float(np.mean(inside)))
+            found[role] = _errors(mine)
     return LaneResiduals(fit, found, tuple(point for each in parts for point in each.points))
+
+
+def _errors(parts: list[_Part]) -> RoleErrors:
+    ratio, inside = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ratio", "inside"))
+    return RoleErrors(len(ratio), **errors(ratio), coverage_90=float(np.mean(inside)))

@@ -123,6 +123,15 @@ def _roof(ridge: Mapping[str, Any], low: float, high: float) -> list[Row]:
 
 
 def batch_curve(curve: Mapping[str, Any], *, width: int = WIDTH, height: int = HEIGHT) -> alt.VConcatChart:
+    """Return ``batch_panels`` one under the other."""
+    return alt.vconcat(*batch_panels(curve, width=width, height=height), spacing=10).resolve_scale(
+        color="independent", x="shared"
+    )
+
+
+def batch_panels(
+    curve: Mapping[str, Any], *, width: int = WIDTH, height: int = HEIGHT
+) -> tuple[Layered, Layered]:
     """Return what a larger batch of decodes brings: output of all and of each, and where weights stop to dominate.
 
     Parameters
@@ -158,9 +167,7 @@ def batch_curve(curve: Mapping[str, Any], *, width: int = WIDTH, height: int = H
     subtitle = f"decode steps at {curve['context_tokens']:,} tokens of context each; hollow: does not fit"
     title = alt.Title("What a larger batch brings", subtitle=subtitle)
     upper = _both_rates(rows, ends, width, half).properties(title=title)
-    return alt.vconcat(upper, _bytes_per_token(rows, ends, width, half), spacing=10).resolve_scale(
-        color="independent", x="shared"
-    )
+    return upper, _bytes_per_token(rows, ends, width, half)
 
 
 def _batch_axis(rows: list[Row], labels: bool) -> alt.X:

@@ -57,13 +57,26 @@ def timeline(
     span = _span(panels[shown[0]])
     parts: list[Layered] = []
     if brush:
-        strip = _panel(
+        top = _panel(
             "requests" if "requests" in shown else shown[0], panels, width, 42, alt.Scale(domain=span)
         )
-        parts.append(strip.add_params(window).properties(title="Drag to choose a part of the run"))
+        parts.append(top.add_params(window).properties(title="Drag to choose a part of the run"))
     scale = alt.Scale(domain=window, nice=False) if brush else alt.Scale(domain=span, nice=False)  # pyright: ignore[reportArgumentType]
     parts += [_panel(name, panels, width, height, scale, titled=name == shown[-1]) for name in shown]
     return alt.vconcat(*parts, spacing=8).resolve_scale(color="independent")
+
+
+def strip(rows: Rows, *, width: int = WIDTH, height: int = 60) -> Layered:
+    """Return a strip to drag over: the selection ``window`` holds the part of the run that was chosen.
+
+    Parameters
+    ----------
+    rows : those of any panel in ``sim.views.timeline_rows``
+    width, height : of the plot without its axes [px]
+    """
+    window = alt.selection_interval(encodings=["x"], name="window")
+    drawn = _panel("requests", {"requests": rows}, width, height, alt.Scale(domain=_span(rows), nice=False))
+    return drawn.add_params(window).properties(title="Drag to choose a part of the run")
 
 
 def panel(rows: Rows, name: str, *, width: int = WIDTH, height: int = 150) -> Layered:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 import streamlit as st
 
-from membound.app.dashboard import whatif
+from membound.app.dashboard import bottleneck, calibration, capacity, load, timeline, whatif
 from membound.app.dashboard.asked import base_of
+from membound.app.dashboard.serve import PAGE
 from membound.app.dashboard.sidebar import Asked, note_of_address, notes, share, sidebar
 from membound.app.dashboard.work import stop_others
 from membound.hwmodels.errors import MemboundError
@@ -16,6 +17,11 @@ from membound.hwmodels.errors import MemboundError
 SCENARIO_VARIABLE = "MEMBOUND_DASHBOARD_SCENARIO"
 PAGES: Mapping[str, tuple[str, Callable[[Asked], None]]] = {
     "what-if": ("What-if", whatif.page),
+    "bottleneck": ("Bottleneck", bottleneck.page),
+    "load": ("Load and SLO", load.page),
+    "timeline": ("Timeline", timeline.page),
+    "capacity": ("Capacity and cost", capacity.page),
+    "calibration": ("Calibration", calibration.page),
 }
 """Name in the address -> title and content. No icons: the browser would fetch the one of the tab from elsewhere."""
 
@@ -31,11 +37,17 @@ def run(only: str | None = None) -> None:
     base = base_of(os.environ.get(SCENARIO_VARIABLE))
     note_of_address(base)
     chosen: list[str] = []
-    pages = [
-        st.Page(lambda name=name: chosen.append(name), title=title, url_path=name, default=not at)
+    pages = {
+        name: st.Page(lambda name=name: chosen.append(name), title=title, url_path=name, default=not at)
         for at, (name, (title, _)) in enumerate(PAGES.items())
-    ]
-    st.navigation(pages).run()
+    }
+    page = st.navigation(list(pages.values()))
+    meant = st.query_params.get(PAGE)
+    if meant in pages:
+        st.switch_page(
+            pages[meant], query_params={k: st.query_params.get_all(k) for k in st.query_params if k != PAGE}
+        )
+    page.run()
     title, content = PAGES[only or chosen[0]]
     st.title(title, anchor=False)
     notes()
@@ -49,7 +61,7 @@ def run(only: str | None = None) -> None:
     stop_others()
 
 
-def load() -> None:
+def read_ahead() -> None:
     """Read what every page reads, so that the first one is quick."""
     from membound.app.dashboard.asked import scenario_of
     from membound.sim.run import step_model

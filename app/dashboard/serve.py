@@ -7,14 +7,19 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ...hwmodels.errors import MemboundError
 
 INSTALL = "pip install 'membound[app]'"
 LOOPBACK = "127.0.0.1"
+ACCENT = "#366dc9"
+"""Blue, as in the charts."""
+PAGE = "page"
+"""In an address of the first page: the page that is meant."""
 TRIED = 20
 """Ports tried after one that is taken."""
 UPLOAD_MB = 20
@@ -69,6 +74,8 @@ def options(port: int) -> dict[str, object]:
         "logger.hideWelcomeMessage": True,
         "logger.level": "error",
         "runner.magicEnabled": False,
+        "theme.light.primaryColor": ACCENT,
+        "theme.dark.primaryColor": ACCENT,
     }
 
 
@@ -92,15 +99,44 @@ def serve(scenario: Path | None, port: int, store: Path | None, told: Callable[[
     if store is not None:
         os.environ["MEMBOUND_DASHBOARD_STORE"] = str(store.resolve())
     warnings.filterwarnings("ignore", module="joblib")  # it says of every study that is stopped that it was
-    from streamlit.web import bootstrap
+    import streamlit as st
+    from starlette.middleware import Middleware
 
     from . import main
 
-    main.load()
+    main.read_ahead()
     threading.Thread(target=_tell, args=(found, told), daemon=True).start()
-    chosen = options(found)
-    bootstrap.load_config_options(chosen)
-    bootstrap.run(main.__file__, False, [], chosen)
+    app = st.App(main.__file__, middleware=[Middleware(ThroughTheFirstPage, pages=list(main.PAGES)[1:])])
+    app.run(config=options(found))
+
+
+class ThroughTheFirstPage:
+    """Sends whoever comes by the link of a later page there by way of the first.
+
+    Streamlit's client looks for its server below the address of the page it was opened with, which fails and is
+    complained of in the browser's console; from the first page's address it is found at once.
+
+    Parameters
+    ----------
+    app : what answers all else
+    pages : names of the later pages in an address
+    """
+
+    def __init__(self, app: Any, pages: Sequence[str]) -> None:
+        self.app = app
+        self.pages = {f"/{name}": name for name in pages}
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Answer a request (ASGI)."""
+        name = self.pages.get(scope.get("path", "")) if scope["type"] == "http" else None
+        if name is None:
+            await self.app(scope, receive, send)
+            return
+        rest = scope.get("query_string", b"").decode("latin-1")
+        target = f"/?{PAGE}={name}{'&' if rest else ''}{rest}"
+        headers = [(b"location", target.encode("latin-1")), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 307, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def _tell(port: int, told: Callable[[str], None]) -> None:

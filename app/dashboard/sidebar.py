@@ -16,7 +16,9 @@ from .levers import GROUPS, SERVES, Lever, Value
 NOTES = "_notes"
 OTHER = "b_"
 """Before the names of the levers of the second scenario."""
-OF_PAGES = ("b", "draws", "reads", "embed", "embed_options")
+OF_PAGES = (
+    "b", "draws", "tornado", "statistic", "load", "gpus", "tps", "formats", "sure", "page", "embed", "embed_options",
+)  # fmt: skip
 """Names in an address that are no levers: what single pages remember."""
 
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ...hwmodels.errors import CapacityError
 from ..render import notes as notes_of
 from .asked import moved, scenario_of
 from .figures import CARDS, change_of, span_of, sure, table_of, value_of
 from .levers import Value, shown
-from .runs import DRAWS, Answer, answer, beside, comparison, hash_of, known
+from .runs import DRAWS, Answer, beside, comparison, hash_of
 from .sidebar import OTHER, Asked, control
-from .work import stop_others, wait_for
+from .work import run, wait_for
 
 if TYPE_CHECKING:
     from ...sim.scenario import Scenario
@@ -56,21 +55,6 @@ def page(asked: Asked) -> None:
     if drawn is not None:
         _cards(place, drawn)
         _details(details, drawn)
-
-
-def run(scenario: Scenario, name: str = "run") -> Answer | None:
-    """Return the run of a scenario, with progress while it runs; None where it was stopped, or cannot be run."""
-    found = known(scenario)
-    if found is not None:
-        return found
-    stop_others()
-    count = scenario.workload.requests if scenario.workload else None
-    label = f"Simulating {name}, {count:,} requests" if count else f"Simulating {name}"
-    try:
-        return wait_for(f"run {hash_of(scenario)}", label, lambda progress: answer(scenario, progress))
-    except CapacityError as error:
-        st.error(f"{name}: {error}", icon=":material/memory:")
-        return None
 
 
 def _other(asked: Asked) -> Scenario:

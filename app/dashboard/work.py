@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import RerunException
 
+from ...hwmodels.errors import CapacityError
 from .jobs import Job, Progress, Stopped
+from .runs import Answer, answer, hash_of, known
+
+if TYPE_CHECKING:
+    from ...sim.scenario import Scenario
 
 T = TypeVar("T")
 JOBS, STOPPED = "_jobs", "_stopped"
@@ -54,6 +59,21 @@ def wait_for(name: str, label: str, work: Callable[[Progress], T], again: str = 
     try:
         return job.result()
     except Stopped:
+        return None
+
+
+def run(scenario: Scenario, name: str = "run") -> Answer | None:
+    """Return the run of a scenario, with progress while it runs; None where it was stopped, or cannot be run."""
+    found = known(scenario)
+    if found is not None:
+        return found
+    stop_others()
+    count = scenario.workload.requests if scenario.workload else None
+    label = f"Simulating {name}, {count:,} requests" if count else f"Simulating {name}"
+    try:
+        return wait_for(f"run {hash_of(scenario)}", label, lambda progress: answer(scenario, progress))
+    except CapacityError as error:
+        st.error(f"{name}: {error}", icon=":material/memory:")
         return None
 
 

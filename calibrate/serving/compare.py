@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class RunErrors:
     half_width : of that interval, over the simulated mean [-]
     level : how well the device's parameters are known
     cause : what the largest error likely comes from; empty where nothing is large
+    measured : what was measured, of the table or of the file's requests [s], [1/s]
     """
 
     run: ServedRun
@@ -42,6 +43,7 @@ class RunErrors:
     half_width: Mapping[str, float]
     level: str
     cause: str
+    measured: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def compare(run: ServedRun, played: Played) -> RunErrors:
@@ -66,7 +68,14 @@ def compare(run: ServedRun, played: Played) -> RunErrors:
             error[name] = simulated[name] - measured[name]
     covered, half_width = _coverage(simulated, measured, played, bool(run.saturated))
     return RunErrors(
-        run, error, _per_request(played), covered, half_width, played.level, _cause(run, played, error)
+        run,
+        error,
+        _per_request(played),
+        covered,
+        half_width,
+        played.level,
+        _cause(run, played, error),
+        measured,
     )
 
 

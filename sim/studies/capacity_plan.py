@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from ...hwmodels.units import PositiveCount
 from ..fields import Section
-from ..scenario.errors import one_line
+from ..scenario.errors import Where, one_line
 from ..scenario.load import read_scenario, read_sections
 from ..scenario.schema import Scenario, leaf
 from ..scenario.sections import Slo
@@ -123,6 +123,36 @@ def load_plan(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Capacit
     return CapacityPlan(
         plan.name or Path(path).stem, plan.load.rate_per_s, tuple(settings), tuple(scenarios), plan.requests
     )
+
+
+def plan_of(
+    scenario: Scenario, rate_per_s: float, candidates: Mapping[str, Sequence[Any]], *, requests: int = 1000
+) -> CapacityPlan:
+    """Return the plan that serves a scenario's workload and SLO at a rate.
+
+    Parameters
+    ----------
+    scenario : one replica, with a workload and an SLO
+    rate_per_s : load of all replicas together [requests/s]
+    candidates : leaf, or its short name, to the values it may have; every combination is a configuration
+    requests : requests of one probe
+
+    Raises
+    ------
+    StudyError, ScenarioError : one line: what is wrong
+    """
+    if not (scenario.slo and scenario.slo.classes):
+        raise StudyError("slo: missing; a plan needs thresholds, such as classes: {default: {ttft_s: 500ms}}")
+    asked = PlanFile(
+        base="",
+        load=Load(rate_per_s=rate_per_s),
+        candidates={name: list(each) for name, each in candidates.items()},
+    )
+    settings = _configurations(asked, "plan")
+    data = scenario.to_dict()
+    scenarios = tuple(varied(data, Where(), (), each, "plan") for each in settings)
+    _check_load(scenarios[0], "plan")
+    return CapacityPlan(scenario.name, rate_per_s, tuple(settings), scenarios, requests)
 
 
 def _configurations(plan: PlanFile, where: str) -> list[Settings]:

@@ -336,26 +336,58 @@ def _costed(option: Option, found: Capacity, asked: CapacityPlan, worth: float) 
         return replace(option, rate_per_s=0.0, reason="misses the SLO at every rate")
     metrics = metrics_of(found.best.summary)
     replicas = math.ceil(asked.rate_per_s / found.rate_per_s - 1e-9)
-    usd = None
-    if option.usd_per_gpu_hour is not None:
-        usd = option.usd_per_gpu_hour * option.gpus_per_replica * replicas
-    requests_per_s = metrics["throughput.requests_per_s"] or 1.0
-    outputs_per_s = asked.rate_per_s * (metrics["throughput.output_tokens_per_s"] or 0.0) / requests_per_s
     tpot = metrics["latency.tpot_s.mean"]
-    return replace(
+    served = replace(
         option,
         rate_per_s=found.rate_per_s,
         rate_span=found.span,
         replicas=replicas,
-        usd_per_hour=usd,
-        usd_per_million_output_tokens=None
-        if usd is None or not outputs_per_s
-        else usd / outputs_per_s / 3600 * 1e6,
         tokens_per_s_per_user=1 / tpot if tpot else None,
         tokens_per_s_per_gpu=metrics["throughput.output_tokens_per_s_per_gpu"],
         level=found.best.summary["confidence"]["level"],
         metrics=metrics,
     )
+    return _priced(served, asked.rate_per_s, option.usd_per_gpu_hour)
+
+
+def outputs_per_s(option: Option, load: float) -> float | None:
+    """Return how many output tokens a second a load makes on a configuration that serves it [tokens/s]."""
+    if option.metrics is None:
+        return None
+    per_request = (option.metrics["throughput.output_tokens_per_s"] or 0.0) / (
+        option.metrics["throughput.requests_per_s"] or 1.0
+    )
+    return load * per_request
+
+
+def _priced(option: Option, load: float, usd_per_gpu_hour: float | None) -> Option:
+    """Return a configuration at a price [USD/h]."""
+    outputs = outputs_per_s(option, load)
+    usd = None if usd_per_gpu_hour is None or option.gpus is None else usd_per_gpu_hour * option.gpus
+    return replace(
+        option,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        usd_per_hour=usd,
+        usd_per_million_output_tokens=None if usd is None or not outputs else usd / outputs / 3600 * 1e6,
+    )
+
+
+def repriced(found: PlanResult, prices: Mapping[str, float]) -> PlanResult:
+    """Return a plan at other prices, ranked anew; of an exhaustive plan, for others were searched by the old ones.
+
+    Parameters
+    ----------
+    found : the plan
+    prices : device to price of a GPU hour; others keep theirs [USD/h]
+    """
+    moved = [
+        _priced(
+            option, found.rate_per_s, prices.get(str(option.settings.get("device")), option.usd_per_gpu_hour)
+        )
+        for option in found.options
+    ]
+    ranked = sorted(moved, key=lambda option: _rank(option, found.rate_per_s))
+    return replace(found, options=tuple(ranked))
 
 
 def _rank(option: Option, load: float) -> tuple[int, tuple[bool, float], float]:

@@ -10,7 +10,7 @@ from ..run import simulate
 from ..scenario.resolve import ResolvedScenario, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..scenario.schema import Scenario
 
@@ -127,7 +127,12 @@ def probe(scenario: Scenario, rate_per_s: float, requests: int) -> Probe:
 
 
 def highest_rate(
-    scenario: Scenario, requests: int, *, worth: float = 0.0, ceiling_per_s: float = 0.0
+    scenario: Scenario,
+    requests: int,
+    *,
+    worth: float = 0.0,
+    ceiling_per_s: float = 0.0,
+    told: Callable[[Probe], None] | None = None,
 ) -> Capacity:
     """Find the highest rate at which one replica meets its SLO in a steady state.
 
@@ -145,12 +150,13 @@ def highest_rate(
     worth : only if it is at least this rate: that is tried first, and where it is not sustained nothing else is
         [requests/s]
     ceiling_per_s : throughput with all requests at once, where it is known already [requests/s]
+    told : called with every run that says whether a rate is sustained
     """
     assert scenario.slo is not None
     target = scenario.slo.attainment
     runs = 0
     if worth:
-        found, runs = _settled(scenario, worth, requests, target)
+        found, runs = _settled(scenario, worth, requests, target, told)
         if not found.meets(target):
             return Capacity(None, found, ceiling_per_s, runs)
     if not ceiling_per_s:
@@ -162,7 +168,7 @@ def highest_rate(
     above: Probe | None = None
     rate = ceiling_per_s
     while rate > LOWEST * ceiling_per_s and (math.isinf(high) or high - low > TOLERANCE * high):
-        found, took = _settled(scenario, rate, requests, target)
+        found, took = _settled(scenario, rate, requests, target, told)
         runs += took
         if found.meets(target):
             low, best = rate, found
@@ -171,7 +177,7 @@ def highest_rate(
         rate = 1.5 * low if high == math.inf else (low + high) / 2 if best else high / 2
     # Lines near saturation grow slowly: what a short run sustains must hold in a longer one.
     while best is not None and best.n < CONFIRM * requests:
-        found, took = _settled(scenario, best.rate_per_s, CONFIRM * requests, target, longer=0)
+        found, took = _settled(scenario, best.rate_per_s, CONFIRM * requests, target, told, longer=0)
         runs += took
         if found.n <= best.n or found.meets(target):
             best = found
@@ -182,12 +188,19 @@ def highest_rate(
 
 
 def _settled(
-    scenario: Scenario, rate_per_s: float, requests: int, target: float, longer: int = LONGER
+    scenario: Scenario,
+    rate_per_s: float,
+    requests: int,
+    target: float,
+    told: Callable[[Probe], None] | None,
+    longer: int = LONGER,
 ) -> tuple[Probe, int]:
     """Return a run that says whether a rate is sustained, and how many runs that took."""
     runs = 0
     while True:
         found = probe(scenario, rate_per_s, requests * 4**runs)
+        if told is not None:
+            told(found)
         low, high = found.interval()
         short = found.state in ("unsettled", "batch") or (found.state == "steady" and low < target <= high)
         all_there_are = found.n < requests * 4**runs
