@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import ceil
 
 from .memoryrules import MemoryRules
-from .spec import FFN, DenseFFN, ModelSpec, MoEFFN
+from .spec import FFN, Attention, DenseFFN, ModelSpec, MoEFFN, MultiHeadLatentAttention
 
 ACTIVATION_BYTES = 2
 """Activations are 16-bit whatever the weights are [B]."""
+SCORE_ENTRY_BYTES = 6
+"""A score while its softmax is taken: 2 in, 4 out [B]."""
 
 
 def forward_bytes(
@@ -47,6 +49,37 @@ def _ffn_width(ffn: FFN, hidden: int, tp: int, expert_parallel: bool) -> int:
         width = ffn.intermediate if expert_parallel else -(-ffn.intermediate // tp)
         return ffn.top_k * (max(2 * width, hidden) + width)
     return 0
+
+
+def score_bytes(model: ModelSpec, tokens: int, length: int, tensor_parallel_size: int = 1) -> int:
+    """Return the score matrices of naive attention at their peak, in the softmax of one layer [B].
+
+    Six bytes for each query head, query and key: scores in 16 bit in, probabilities in 32 bit out. Flash attention
+    keeps a tile of them on chip and writes none.
+
+    Parameters
+    ----------
+    model : the model
+    tokens : queries of the largest step [tokens]
+    length : keys that they may see, max_model_len [tokens]
+    tensor_parallel_size : ranks that the heads are dealt out over
+
+    Examples
+    --------
+    >>> from membound.hwmodels.model import load_model
+    >>> score_bytes(load_model("llama-3.1-8b"), 2048, 8192) == 6 * 32 * 2048 * 8192
+    True
+    """
+    widest = max(
+        (
+            -(-mixer.n_heads // tensor_parallel_size)
+            * min(mixer.window + tokens if mixer.window else length, length)
+            for _, mixer in model.mixers()
+            if isinstance(mixer, Attention | MultiHeadLatentAttention)
+        ),
+        default=0,
+    )
+    return SCORE_ENTRY_BYTES * tokens * widest
 
 
 def expert_workspace_bytes(

@@ -68,6 +68,11 @@ def kv_pool(
         raise CapacityError(
             f"speculative: what a draft takes of {engine.id}'s memory is not known; allowed: vLLM engines, or null"
         )
+    if given.attention == "naive" and name != "vllm":
+        raise CapacityError(
+            f"kernels.attention: what naive attention takes of {engine.id}'s memory is not known; allowed: vLLM "
+            "engines, or flash"
+        )
     if given.reserve_bytes is not None and name != "vllm":
         raise CapacityError(f"kv_cache.reserve_bytes is a term of vLLM's sum; {engine.id} has none such")
     if name == "sglang":

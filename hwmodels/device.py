@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from .catalog import find, ids, read_yaml
 from .datasheet import Datasheet
 from .errors import CatalogError, unknown
-from .lanes import FittedLane, Lane, Level, as_lane
+from .lanes import FittedLane, Lane, LatencyTable, Level, as_lane
+from .links import sheet
 from .prices import Price, list_price
 from .validation import validate
 from .whatif import changed_datasheet
@@ -169,7 +170,7 @@ class DeviceProfile(BaseModel):
             chosen = lane if lane in own else next(iter(own))
             found = as_lane(own[chosen], family, chosen, self.id)
             return _as_whatif(found) if self.whatif else found
-        relative = _relative(self)
+        relative = _lender(self, family)
         if relative is None or relative.form != self.form:
             raise CatalogError(unknown("kernel family", family, self.families(), f"the lanes of {self.id}"))
         try:
@@ -178,7 +179,7 @@ class DeviceProfile(BaseModel):
             raise CatalogError(
                 unknown("kernel family", family, self.families(), f"the lanes of {self.id}")
             ) from None
-        return _transferred(borrowed, self)
+        return _transferred(borrowed, relative, self)
 
 
 def load_device(
@@ -246,17 +247,36 @@ def _relative(device: DeviceProfile) -> DeviceProfile | None:
     return load_device(device.transfer_from) if device.transfer_from else None
 
 
-def _transferred(lane: Lane, to: DeviceProfile) -> Lane:
-    """Label a borrowed lane; a measured table goes along only where the link is the same."""
+def _lender(device: DeviceProfile, family: str) -> DeviceProfile | None:
+    """Return whose lanes a device borrows; of all-reduces, who has its kind of link, if its relative has another."""
+    relative = _relative(device)
+    if relative is None or family != "allreduce" or relative.link_type == device.link_type:
+        return relative
+    measured = sheet().measured_on.get(device.link_type)
+    return relative if measured is None else load_device(measured)
+
+
+def _transferred(lane: Lane, lender: DeviceProfile, to: DeviceProfile) -> Lane:
+    """Label a borrowed lane; a measured table goes along only where the kind of link is the same."""
     origin = load_device(lane.device)
     level: Level = "transferred_same_arch" if origin.arch == to.arch else "transferred_cross_arch"
-    same_link = (origin.link_type, origin.link_bandwidth) == (to.link_type, to.link_bandwidth)
     return replace(
         lane,
         level=level,
         source=lane.source if lane.level in TRANSFERRED else f"{lane.source}; transferred from {lane.device}",
-        table=lane.table if same_link else None,
+        table=_carried(lane.table, lender, to),
     )
+
+
+def _carried(table: LatencyTable | None, lender: DeviceProfile, to: DeviceProfile) -> LatencyTable | None:
+    """Return what a table says of another device: the same over the same link, stretched over slower or faster PCIe."""
+    if table is None or lender.link_type != to.link_type:
+        return None
+    if lender.link_bandwidth == to.link_bandwidth:
+        return table
+    if to.link_type not in sheet().measured_on:
+        return None
+    return table.stretched(lender.link_bandwidth / to.link_bandwidth)
 
 
 def _as_whatif(lane: Lane) -> Lane:

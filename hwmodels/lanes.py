@@ -51,6 +51,14 @@ class LatencyTable(BaseModel):
                 raise ValueError(f"latency_us[{group}] has {len(row)} values for {len(self.sizes)} sizes")
         return self
 
+    def stretched(self, ratio: float) -> LatencyTable:
+        """Return the table of a link on which what a message adds to the shortest takes ``ratio`` times as long."""
+        rows: dict[int, tuple[float | None, ...]] = {}
+        for group, row in self.latency_us.items():
+            fixed = min(time for time in row if time is not None)
+            rows[group] = tuple(None if time is None else fixed + ratio * (time - fixed) for time in row)
+        return self.model_copy(update={"latency_us": rows})
+
     def series(self, group: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the sizes and latencies measured for one group size, without the gaps ([B], [us])."""
         pairs = [

@@ -62,6 +62,12 @@ def _candidates(
     )
     if tokens:
         yield f"max_num_batched_tokens {tokens}"
+    if settings.attention == "naive":
+        length = _largest(lambda n: spare(replace(settings, max_model_len=n), ranks), settings.max_model_len)
+        if length:
+            yield f"max_model_len {length}"
+        if spare(replace(settings, attention="flash"), ranks) >= 0:
+            yield "kernels.attention flash"
     degree = ranks.tensor_parallel_size * 2
     while degree <= LARGEST_TENSOR_PARALLEL and all(n % degree == 0 for n in heads):
         if spare(settings, replace(ranks, tensor_parallel_size=degree)) >= 0:

@@ -46,6 +46,7 @@ class PoolSettings:
     reserve_bytes : what ``fit_reserve`` found on the same host for non-torch growth and graphs together [B]
     printed : figures the engine printed; each replaces what it would be computed from
     draft : what drafts for the model on the same ranks; its weights and KV are part of the sum
+    attention : ``flash``, or ``naive``, whose score matrix is an activation
     """
 
     gpu_memory_utilization: float | None = None
@@ -67,6 +68,7 @@ class PoolSettings:
     reserve_bytes: int | None = None
     printed: PrintedMemory | None = None
     draft: Draft | None = None
+    attention: str = "flash"
 
 
 @dataclass(frozen=True, slots=True)

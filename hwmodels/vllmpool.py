@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from .activations import expert_workspace_bytes, forward_bytes, sampler_bytes
+from .activations import ACTIVATION_BYTES, expert_workspace_bytes, forward_bytes, sampler_bytes, score_bytes
 from .device import DeviceProfile
 from .errors import CapacityError
 from .kvlayout import KVLayout, kv_layout, with_draft
@@ -156,6 +156,11 @@ class VllmCase:
         peaks = {
             f"forward pass of {tokens:,} tokens": forward_bytes(self.model, tokens, tp, expert_parallel=whole)
         }
+        if settings.attention == "naive":
+            length = settings.max_model_len or tokens
+            scores = score_bytes(self.model, min(tokens, length), length, tp)
+            note = f"score matrix of naive attention, {min(tokens, length):,} queries by {length:,} keys"
+            peaks[note] = scores + ACTIVATION_BYTES * tokens * 3 * self.model.hidden
         if last:  # Only the last stage of a pipeline samples.
             sampled = sampler_bytes(self.model, self.rules, tokens, rows)
             kept = expert_workspace_bytes(self.model, tokens, tp, expert_parallel=whole)

@@ -109,6 +109,7 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
             reserve_bytes=cache.reserve_bytes,
             draft=resolved.draft,
+            attention=scenario.kernels.attention,
             hybrid=True if cache.eviction else None,
         ),
     )

@@ -108,6 +108,7 @@ def _settings(scenario: Scenario, printed: PrintedMemory | None) -> PoolSettings
         kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
         reserve_bytes=cache.reserve_bytes,
         printed=printed,
+        attention=scenario.kernels.attention,
     )
 
 

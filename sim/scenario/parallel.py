@@ -30,7 +30,7 @@ def check_experts(scenario: Scenario, model: ModelSpec) -> None:
 
 def with_link(scenario: Scenario, device: DeviceProfile) -> DeviceProfile:
     """Return the device with the link between the GPUs of a machine that the scenario names."""
-    from ...hwmodels.links import over_pcie
+    from ...hwmodels.pcie import over_pcie
 
     link = scenario.node.link
     if link == AUTO or _plain(device.link_type).startswith(_plain(link) or "-"):

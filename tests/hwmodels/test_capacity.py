@@ -687,3 +687,35 @@ def test_every_device_is_sized_or_refused(device: str, engine: str) -> None:
                 raise
         else:
             assert count > 0
+
+
+def test_naive_attention_keeps_its_scores_and_runs_out_of_memory_at_long_prompts() -> None:
+    """Six bytes a head, query and key: 192 GiB for 8,192 queries of 131,072 keys, where flash keeps a tile."""
+    naive = PoolSettings(attention="naive", max_num_batched_tokens=8192, max_model_len=8192)
+    flash = replace(naive, attention="flash")
+    engine = load_engine("vllm-0.24")
+    short, plain = (kv_pool(H100, engine, LLAMA, None, settings) for settings in (naive, flash))
+    scores = 6 * 32 * 8192 * 8192
+    assert short.num_gpu_blocks < plain.num_gpu_blocks
+    assert (plain.tightest.pool_bytes - short.tightest.pool_bytes) == pytest.approx(scores, rel=0.2)
+    with pytest.raises(
+        CapacityError, match=r"activations 192\.\d+ .* max_model_len 32768 or kernels\.attention flash"
+    ):
+        kv_pool(H100, engine, LLAMA, None, replace(naive, max_model_len=131_072))
+    assert kv_pool(H100, engine, LLAMA, None, replace(flash, max_model_len=131_072)).num_gpu_blocks > 0
+
+
+def test_naive_attention_s_scores_are_dealt_out_with_the_heads() -> None:
+    naive = PoolSettings(attention="naive", max_num_batched_tokens=2048, max_model_len=32_768)
+    engine = load_engine("vllm-0.24")
+
+    def activations(tp: int) -> int:
+        pool = kv_pool(H100, engine, LLAMA, Parallelism(tp), naive)
+        return next(term.bytes for term in pool.tightest.terms if term.name == "activations")
+
+    assert activations(1) / activations(4) == pytest.approx(4, rel=0.1)
+
+
+def test_naive_attention_is_sized_for_vllm_alone() -> None:
+    with pytest.raises(CapacityError, match=r"kernels\.attention: .* allowed: vLLM engines, or flash"):
+        kv_pool(H100, load_engine("sglang-0.5.6"), LLAMA, None, PoolSettings(attention="naive"))

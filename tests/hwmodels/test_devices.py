@@ -149,7 +149,20 @@ def test_all_reduce_has_a_measured_table_where_the_link_is_the_same():
     assert latencies[-1] > 100 * latencies[0]
     assert load_device("h200_sxm").lane("allreduce").table == table
     assert load_device("gb200").lane("allreduce").table is not None
-    assert load_device("h100_pcie").lane("allreduce").table is None
+
+
+@pytest.mark.parametrize(("name", "ratio"), [("h100_pcie", 0.5), ("a10", 1.0), ("rtx_pro_6000_server", 0.5)])
+def test_behind_pcie_all_reduces_are_those_measured_over_pcie_at_its_rate(name: str, ratio: float) -> None:
+    """Its relative's NVLink says nothing of it; a chain of relatives stretches the table once."""
+    borrowed, measured = (load_device(which).lane("allreduce") for which in (name, "l40s"))
+    assert borrowed.device == "l40s"
+    assert borrowed.level.startswith("transferred")
+    assert borrowed.table is not None
+    assert measured.table is not None
+    for size in (0, -1):
+        fixed = min(measured.table.series(4)[1])
+        expected = fixed + ratio * (measured.table.series(4)[1][size] - fixed)
+        assert borrowed.table.series(4)[1][size] == pytest.approx(expected)
 
 
 def test_eager_launches_cost_more_than_graph_ones():

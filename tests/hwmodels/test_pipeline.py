@@ -7,8 +7,9 @@ import pytest
 from membound.hwmodels.account import StepColumns, account
 from membound.hwmodels.device import load_device
 from membound.hwmodels.errors import CapacityError, CatalogError
-from membound.hwmodels.links import network, over_pcie
+from membound.hwmodels.links import network
 from membound.hwmodels.lowering import Parallelism, UnsupportedError, lower_model
+from membound.hwmodels.pcie import over_pcie
 from membound.hwmodels.pipeline import PipelineStepModel, lower_stages
 from membound.hwmodels.pipelineaccount import account_stages
 from membound.hwmodels.precision import Quantization
