@@ -124,6 +124,19 @@ def judged(
     return found, failed
 
 
+def one_of_each(runs: Sequence[ServedRun]) -> list[ServedRun]:
+    """Return the middle one, by users, of the points of each GPU, model, precision and engine."""
+    groups: dict[tuple[str, ...], list[ServedRun]] = {}
+    for run in runs:
+        label = run.label
+        key = (label.gpu, label.model, run.scenario.quantization.weights, label.engine)
+        groups.setdefault(key, []).append(run)
+    return [
+        sorted(group, key=lambda run: (run.concurrency or 0, run.label.run_id))[len(group) // 2]
+        for group in groups.values()
+    ]
+
+
 def lines(runs: Sequence[RunErrors], title: str) -> Iterator[str]:
     """Yield the table of one part: everything, then by GPU, model and engine."""
     yield f"{title:52} {'runs':>5} " + " ".join(f"{name:>13}" for name in COLUMNS)
@@ -156,11 +169,20 @@ def bar_lines(runs: Sequence[RunErrors], roofline: Sequence[RunErrors]) -> Itera
 
 
 def interval_lines(runs: Sequence[RunErrors]) -> Iterator[str]:
-    """Yield coverage and median half-width of each interval over the unsaturated runs."""
-    found = totals([each for each in runs if not each.run.saturated])
-    for name, share in found["coverage_90"].items():
-        width = found["median_half_width"][name]
-        yield f"interval of {name}: holds {100 * share:.0f} % (nominal 90), half-width {_percent(width)} %"
+    """Yield coverage and median half-width of each interval: latencies below saturation, throughput above."""
+    parts = (
+        ("runs", [each for each in runs if each.run.label.kind == "runs"]),
+        ("points", [each for each in runs if each.run.label.kind == "points"]),
+        ("all", runs),
+    )
+    for what, mine in parts:
+        found = totals(mine)
+        for name, share in found["coverage_90"].items():
+            count = sum(name in each.covered for each in mine)
+            yield (
+                f"interval of {name}, {what}: {count}, holds {100 * share:.0f} % (nominal 90), half-width "
+                f"{_percent(found['median_half_width'][name])} %"
+            )
 
 
 def _percent(value: float | None) -> str:
@@ -177,7 +199,8 @@ def main() -> None:
         "--draws",
         type=int,
         default=0,
-        help="draws for intervals of the runs, of their first requests (20: some ten minutes)",
+        help="draws for intervals of the runs and of one point of each GPU, model, precision and engine, of their "
+        "first requests (20: some twenty minutes)",
     )
     asked = parser.parse_args()
     skipped: list[Skipped] = []
@@ -186,7 +209,12 @@ def main() -> None:
         roofline: list[RunErrors] = []
         for table in TABLES:
             found, unread = load_runs(asked.folder / table, Choice(parts=[part]))
-            mine, failed = judged(found, asked.jobs, asked.draws if table == TABLES[0] else 0)
+            drawn = found if table == TABLES[0] else one_of_each(found)
+            mine, failed = judged(drawn, asked.jobs, asked.draws)
+            if len(drawn) < len(found):
+                known = {run.label.run_id for run in drawn}
+                rest, others = judged([run for run in found if run.label.run_id not in known], asked.jobs)
+                mine, failed = [*mine, *rest], [*failed, *others]
             answered = {each.run.label.run_id for each in mine}
             ideal, _ = judged(
                 [run for run in found if run.label.run_id in answered], asked.jobs, server=datasheet

@@ -74,6 +74,7 @@ class EngineFit:
     spread : root mean square of the residuals, of the fitted runs, in units of what a run may be off [-]
     evaluations : how often all runs were simulated
     notes : what was assumed, one line each
+    through : the one device that served all fitted runs; empty where there were several
     """
 
     base: EngineProfile
@@ -82,6 +83,7 @@ class EngineFit:
     spread: float
     evaluations: int
     notes: tuple[str, ...] = ()
+    through: str = ""
 
     def profile(self, name: str) -> EngineProfile:
         """Return the fitted engine under an id; a parameter that no run shows keeps the value it had."""
@@ -96,7 +98,11 @@ class EngineFit:
             run=name,
         )
         notes = f"Step parameters fitted on measured runs, from {self.base.id}."
-        return changed.model_copy(update={"id": name, "aliases": (), "notes": notes})
+        rate = any(each.name == "engine_gemm_efficiency" for each in kept)
+        through = self.through if rate else self.base.fitted_through
+        return changed.model_copy(
+            update={"id": name, "aliases": (), "notes": notes, "fitted_through": through}
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""

@@ -63,6 +63,8 @@ class EngineProfile(BaseModel):
     Attributes
     ----------
     lane : which kernel lane of a device it runs on (``vllm``, ``sglang``, ``trtllm``)
+    fitted_through : device whose lanes timed the served runs that ``engine_gemm_efficiency`` was fitted to: an error of
+        its GEMM lane went into that figure, and both together are known better than each; empty where not known
     scope : ``full``; ``capacity`` where flags or step times are borrowed from another engine; ``notes`` says
         which
     """
@@ -74,6 +76,7 @@ class EngineProfile(BaseModel):
     version: str
     aliases: tuple[str, ...] = ()
     lane: str
+    fitted_through: str = ""
     scope: Literal["full", "capacity"] = "full"
     notes: str = ""
     defaults: FlagSection

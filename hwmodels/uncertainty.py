@@ -35,6 +35,8 @@ from .spreads import (
     residual_spread,
     step_share,
 )
+from .steptypes import chip_of
+from .timing.gemm import GemmParams, gemm_time
 
 _NORMAL: Final = NormalDist()
 _WIDEST_LOG: Final = 1.0
@@ -171,14 +173,33 @@ def draw_device(device: DeviceProfile, seed: int, draw: int) -> DeviceDraw:
 def draw_engine(engine: EngineProfile, seed: int, draw: int) -> EngineProfile:
     """Return an engine whose step parameters are one draw; versions of one engine share their draws.
 
-    Parameters that are 0 (a time not identified yet) are drawn from a half normal.
+    Parameters that are 0 (a time not identified yet) are drawn from a half normal. ``engine_gemm_efficiency`` makes up
+    for what this draw has of the GEMM lane through which it was fitted: served runs have shown both together.
     """
     drawn: dict[str, Any] = {}
     for name in type(engine.step).model_fields:
         known = getattr(engine.step, name)
         z = normal(seed, draw, "step", engine.engine, name)
-        drawn[name] = known.model_copy(update={"value": _moved(known.value, known.stderr, z)})
+        value = _moved(known.value, known.stderr, z)
+        if name == "engine_gemm_efficiency" and engine.fitted_through and known.stderr > 0.0:
+            value *= _longer(engine.fitted_through, engine.lane, seed, draw)
+        drawn[name] = known.model_copy(update={"value": value})
     return engine.model_copy(update={"step": engine.step.model_copy(update=drawn)})
+
+
+_SEEN: Final = (2048.0, 8192.0, 8192.0)
+"""A prompt's tokens by a large matrix: what the compute rate inside an engine shows at [tokens, elements]."""
+
+
+def _longer(home: str, software: str, seed: int, draw: int) -> float:
+    """Return the time that a draw of a device's GEMM lane takes over that of the lane, where compute rules [-]."""
+    device = load_device(home)
+    lane = device.lane("gemm", software)
+    drawn, known = (
+        float(gemm_time(chip_of(device), GemmParams.from_lane(each), *_SEEN).seconds)
+        for each in (draw_lane(device, lane, seed, draw), lane)
+    )
+    return drawn / known
 
 
 def draw_lane(device: DeviceProfile, lane: Lane, seed: int, draw: int) -> Lane:

@@ -118,7 +118,14 @@ def fit_engine(
         spread=math.sqrt(loss(found.residuals) / figures),
         evaluations=found.evaluations,
         notes=notes,
+        through=_one_device(fitted),
     )
+
+
+def _one_device(runs: Sequence[ServedRun]) -> str:
+    """Return the device of the catalogue that served all runs; empty where there is no one such."""
+    names = {run.scenario.device if isinstance(run.scenario.device, str) else "" for run in runs}
+    return names.pop() if len(names) == 1 else ""
 
 
 def with_start(engine: EngineProfile, start: Mapping[str, float]) -> EngineProfile:

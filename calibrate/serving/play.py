@@ -210,7 +210,7 @@ def _interval(resolved: ResolvedScenario, record: RunRecord, draws: int) -> dict
         record = simulate(resolved).record
     point, found = headline(record), run_draws(resolved, draws, jobs=1).interval()
     names = {f"{name}_mean": f"latency.{name}_s.mean" for name in _NAMES}
-    names |= {"requests_per_s": "throughput.requests_per_s"}
+    names |= {name: f"throughput.{name}" for name in ("requests_per_s", "output_tokens_per_s")}
     return {
         ours: (found[name][0] / point[name], found[name][1] / point[name])
         for ours, name in names.items()

@@ -18,6 +18,8 @@ from .table import RowError
 
 LATENCIES: tuple[str, ...] = ("ttft", "tpot", "e2e")
 STATISTICS: tuple[str, ...] = ("mean", "p50", "p99")
+_LONGEST = 80
+"""Characters of a name that a reason repeats."""
 PLAIN = frozenset(("bf16", "fp16"))
 
 
@@ -119,11 +121,14 @@ def model_of(model: str) -> str:
 def _known(what: str, name: str, find: Any) -> str:
     if not name:
         raise RowError(f"no {what} stated")
+    short = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"
     try:
         return str(find())
     except MemboundError as error:
         near = str(error).partition("nearest: ")[2].partition(";")[0]
-        raise RowError(f"unknown {what} {name!r}" + (f"; nearest: {near}" if near else "")) from None
+        raise RowError(f"unknown {what} {short!r}" + (f"; nearest: {near}" if near else "")) from None
+    except (OSError, ValueError):  # no file can have such a name
+        raise RowError(f"unknown {what} {short!r}") from None
 
 
 def weights_of(stated: str, model: str) -> str:

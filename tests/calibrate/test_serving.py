@@ -73,6 +73,7 @@ def test_a_row_becomes_the_scenario_it_describes() -> None:
         ({"gpu": "H1000"}, "unknown GPU 'H1000'; nearest: 'h100_sxm'"),
         ({"model": "nobody/knows"}, "unknown model 'nobody/knows'"),
         ({"model": ""}, "no model stated"),
+        ({"model": "x" * 300}, f"unknown model '{'x' * 80}…'"),
         ({"engine": "llama.cpp"}, "engine 'llama.cpp' has no profile"),
         ({"weight_dtype": "fp6"}, "weights in 'fp6'"),
         ({"isl_mean": ""}, "isl_mean is empty; needs a number above 0"),

@@ -141,6 +141,22 @@ def test_steps_spread_the_more_the_larger_the_residual_and_the_standard_errors()
     assert by_stderr == sorted(by_stderr)
 
 
+def test_the_rate_inside_an_engine_and_the_lane_it_was_fitted_through_are_known_together() -> None:
+    def prompt_ns(device, engine) -> float:
+        return float(StepModel(device, engine, MODEL).step_ns(0, 0, 0, [(2048, 0)], 1, None))
+
+    def spread(name: str, *, known_together: bool) -> float:
+        device, alone = load_device(name), ENGINE.model_copy(update={"fitted_through": ""})
+        engine = ENGINE if known_together else alone
+        drawn = [prompt_ns(draw_device(device, 0, d), draw_engine(engine, 0, d)) for d in range(60)]
+        return float(np.std(np.log(drawn)))
+
+    assert ENGINE.fitted_through == "h100_sxm"
+    assert spread("h100_sxm", known_together=True) < 0.9 * spread("h100_sxm", known_together=False)
+    # Elsewhere the figure brings along what it was fitted through.
+    assert spread("a100_sxm_80gb", known_together=True) > spread("a100_sxm_80gb", known_together=False)
+
+
 def test_a_borrowed_lane_is_less_sure_than_its_own_and_one_of_another_architecture_least() -> None:
     def spread_of(name: str, symbol: str) -> float:
         device = load_device(name)
