@@ -17,6 +17,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import calibrate
+    from .calibrate.run import CalibrationRun
     from .hwmodels.device import DeviceProfile, list_devices, load_device
     from .hwmodels.engine import EngineProfile, list_engines, load_engine
     from .hwmodels.errors import MemboundError
@@ -34,13 +36,15 @@ if TYPE_CHECKING:
     from .sim.studies.plan import plan
     from .sim.studies.roofline import roofline
     from .sim.studies.scaling import scaling
-    from .sim.studies.study import load_study
+    from .sim.studies.study import load_study, study
     from .sim.studies.sweep import sweep
     from .sim.studies.waterfall import waterfall
+    from .sim.views import view_of
 
     __version__: str
 
 __all__ = [
+    "CalibrationRun",
     "Comparison",
     "DeviceProfile",
     "EngineProfile",
@@ -51,6 +55,7 @@ __all__ = [
     "SizeReport",
     "StepModel",
     "__version__",
+    "calibrate",
     "compare",
     "explain",
     "list_devices",
@@ -69,11 +74,14 @@ __all__ = [
     "simulate",
     "simulate_draws",
     "size",
+    "study",
     "sweep",
+    "view_of",
     "waterfall",
 ]
 
 _HOME = {
+    "CalibrationRun": "calibrate.run",
     "Comparison": "sim.studies.compare",
     "DeviceProfile": "hwmodels.device",
     "EngineProfile": "hwmodels.engine",
@@ -83,6 +91,7 @@ _HOME = {
     "SimulationResult": "sim.result",
     "SizeReport": "hwmodels.sizing",
     "StepModel": "hwmodels.stepmodel",
+    "calibrate": "",
     "compare": "sim.studies.compare",
     "explain": "sim.studies.explain",
     "list_devices": "hwmodels.device",
@@ -101,7 +110,9 @@ _HOME = {
     "simulate": "sim.run",
     "simulate_draws": "sim.draws",
     "size": "sim.sizing",
+    "study": "sim.studies.study",
     "sweep": "sim.studies.sweep",
+    "view_of": "sim.views",
     "waterfall": "sim.studies.waterfall",
 }
 
@@ -112,6 +123,8 @@ def __getattr__(name: str) -> Any:
         return _version()
     if name not in _HOME:
         raise AttributeError(f"module 'membound' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if not _HOME[name]:
+        return importlib.import_module(f".{name}", __name__)
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hwmodels.errors import unknown
+from ..hwmodels.notebook import data_frame, html, html_table, html_text
 from .errors import CalibrationError
 from .fit.base import FitResult
 
@@ -62,6 +63,39 @@ class CalibrationRun:
         parts = [head, *(each.report() for each in self.fits)]
         notes = [*self.screened, *(f"not fitted: {line}" for line in self.skipped)]
         return "\n".join(parts) + "".join(f"\n{line}" for line in notes) + ("\n" if notes else "")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row a parameter: family, lane, parameter, estimate, stderr, start, whether data narrowed it."""
+        return [
+            {
+                "family": fit.family,
+                "lane": fit.lane,
+                "parameter": name,
+                "estimate": value.estimate,
+                "stderr": value.stderr,
+                "start": value.start,
+                "identified": value.identified,
+            }
+            for fit in self.fits
+            for name, value in fit.values.items()
+        ]
+
+    def to_pandas(self) -> Any:
+        """Return ``rows()`` as a ``pandas.DataFrame``."""
+        return data_frame(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Show every lane with its errors on the fitted rows."""
+        rows = [
+            [
+                f"{fit.family} / {fit.lane}",
+                fit.n,
+                *(100 * fit.train[key] if key in fit.train else None for key in _SHOWN),
+            ]
+            for fit in self.fits
+        ]
+        table = html_table(["lane", "rows", *(f"{key} %" for key in _SHOWN)], rows)
+        return html(f"Calibration {self.id} of {self.device}", table, html_text(self.source))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -134,6 +168,8 @@ class CalibrationRun:
             raise CalibrationError(f"{str(path)!r} is not a calibration run: it holds no object")
         return cls.from_dict(data)
 
+
+_SHOWN = ("mape", "median_ape", "p90_ape", "bias")
 
 FIT = "fit.json"
 """Name of the saved run inside the folder of a measuring run."""

@@ -20,6 +20,7 @@ from .datasheet import Datasheet
 from .errors import CatalogError, unknown
 from .lanes import FittedLane, Lane, LatencyTable, Level, as_lane
 from .links import sheet
+from .notebook import html, html_table
 from .prices import Price, list_price
 from .validation import validate
 from .whatif import changed_datasheet
@@ -56,6 +57,18 @@ class DeviceProfile(BaseModel):
     def __reduce__(self) -> tuple[object, tuple[str]]:
         """Pickle by value: the classes of sourced figures have no name that another process could import."""
         return type(self).model_validate_json, (self.model_dump_json(),)
+
+    def _repr_html_(self) -> str:
+        """Show the datasheet's main figures and the fitted lanes."""
+        figures: list[list[object]] = [
+            ["HBM bandwidth [TB/s]", self.hbm_bandwidth / 1e12],
+            ["usable memory [GiB]", self.usable_bytes / 2**30],
+            *([f"dense {dtype} [TFLOP/s]", rate / 1e12] for dtype, rate in self.peak_flops.items()),
+            ["link, one direction [GB/s]", self.link_bandwidth / 1e9],
+        ]
+        lanes = [[family, ", ".join(lanes)] for family, lanes in self.fitted.items()]
+        title = f"{self.name} ({self.id}){' · what-if' if self.whatif else ''}"
+        return html(title, html_table(["datasheet", ""], figures), html_table(["fitted", "lanes"], lanes))
 
     @property
     def hbm_bandwidth(self) -> float:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..hwmodels.notebook import FrameError, html, html_table, html_text, require_pandas
+from .latency import STATISTICS
 from .output import summary, write_result
 from .record import CAUSES, LIMITERS, REQUEST_COLUMNS, RunRecord, Setup
 from .stability import Stability, stability
-from .tables import requests_table
+from .tables import all_tables, requests_table
 
 __all__ = ["CAUSES", "LIMITERS", "REQUEST_COLUMNS", "RunRecord", "Setup", "SimulationResult"]
 
@@ -41,6 +43,40 @@ class SimulationResult:
     def bottleneck(self) -> str:
         """Return the verdict sentence."""
         return str(self.summary()["verdict"]["sentence"])
+
+    def to_pandas(self, table: str = "requests") -> Any:
+        """Return one of the run's tables as a ``pandas.DataFrame``.
+
+        Parameters
+        ----------
+        table : ``requests``, ``steps``, ``kv`` or ``itl_by_position``; those of steps need ``keep_steps=True``
+
+        Raises
+        ------
+        FrameError : pandas is not installed, or there is no such table
+        """
+        require_pandas()
+        found = {name.removesuffix(".parquet"): each for name, each in all_tables(self.record).items()}
+        if table not in found:
+            raise FrameError(
+                f"table {table!r}; this run has: {', '.join(found)} (simulate(..., keep_steps=True))"
+            )
+        return found[table].to_pandas()
+
+    def _repr_html_(self) -> str:
+        """Show the answer, the latencies and where the time went."""
+        found = self.summary()
+        rows = [[name, *(each[key] for key in STATISTICS)] for name, each in found["latency"].items()]
+        shares = {name: share for name, share in found["time_share"].items() if share}
+        ordered = sorted(shares.items(), key=lambda each: -each[1])
+        provenance = found["provenance"]
+        return html(
+            f"{provenance['model']} on {provenance['device']}",
+            html_text(found["verdict"]["sentence"]),
+            html_table(["latency [s]", *STATISTICS], rows),
+            html_text("time: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in ordered)),
+            html_text(f"least known kernel: {found['confidence']['level']}"),
+        )
 
     def write(self, folder: str | Path) -> list[Path]:
         """Write the result directory; see ``sim.output.write_result``."""

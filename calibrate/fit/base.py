@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hwmodels.lanes import LatencyTable
+from ...hwmodels.notebook import html, html_table
 from ..errors import CalibrationError
 from .descent import Array as Array
 from .descent import Model as Model
@@ -114,6 +115,22 @@ class FitResult:
         lines += [f"  {axis}: {low:g} to {high:g}" for axis, (low, high) in self.hull.items()]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines) + "\n"
+
+    def _repr_html_(self) -> str:
+        """Show the parameters with their errors, and the residuals."""
+        rows = [
+            [name, each.estimate, each.stderr or None, each.start, "data" if each.identified else "prior"]
+            for name, each in self.values.items()
+        ]
+        spread = [
+            [regime, 100 * sd, 100 * self.residual_bias.get(regime, 0.0)]
+            for regime, sd in self.residual_sd.items()
+        ]
+        return html(
+            f"{self.family} / {self.lane}: {self.n:,} rows, {self.level}",
+            html_table(["parameter", "estimate", "± stderr", "start", "known from"], rows),
+            html_table(["residuals", "spread %", "mean %"], spread),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -8,11 +8,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...hwmodels.errors import CapacityError
+from ...hwmodels.notebook import data_frame, html
 from ..scenario.resolve import ResolvedScenario, resolve
 from ..scenario.schema import Scenario
 from .backends import run_tasks
 from .paired import changes, means, samples, spans
-from .point import Point, digest, metrics_of, settings_between
+from .point import Point, digest, metrics_of, points_table, settings_between
 from .study import StudyError
 
 if TYPE_CHECKING:
@@ -53,6 +54,28 @@ class Comparison:
             "draws": self.draws,
             "points": [point.to_dict() for point in self.points],
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row a scenario: its label, settings, metrics by dotted name and their change."""
+        return [
+            {
+                "label": point.label,
+                **point.settings,
+                **point.metrics,
+                **{f"{name}.change": change for name, change in point.change.items()},
+                "level": point.level,
+                "error": point.error or None,
+            }
+            for point in self.points
+        ]
+
+    def to_pandas(self) -> Any:
+        """Return ``rows()`` as a ``pandas.DataFrame``."""
+        return data_frame(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Show the scenarios' main figures side by side."""
+        return html("comparison", points_table(self.points))
 
 
 def compare(

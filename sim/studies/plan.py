@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...hwmodels.errors import CapacityError, MemboundError
+from ...hwmodels.notebook import data_frame, html, html_table
 from ..run import size_pool, step_model
 from ..scenario.resolve import ResolvedScenario
 from ..scenario.schema import Scenario
@@ -108,6 +109,37 @@ class PlanResult:
             "draws": self.draws,
             "points": [_plain(rank, option) for rank, option in enumerate(self.options, 1)],
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row a configuration: its settings and figures, without the metrics of its run."""
+        return [
+            {
+                **point["settings"],
+                **{key: value for key, value in point.items() if not isinstance(value, dict)},
+            }
+            for point in self.to_dict()["points"]
+        ]
+
+    def to_pandas(self) -> Any:
+        """Return ``rows()`` as a ``pandas.DataFrame``."""
+        return data_frame(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Show the configurations that serve, the cheapest first."""
+        rows = [
+            [
+                ", ".join(map(str, each.settings.values())),
+                each.gpus,
+                each.usd_per_hour,
+                each.usd_per_million_output_tokens,
+                each.tokens_per_s_per_user,
+                each.meets_slo_probability,
+            ]
+            for each in self.options
+            if each.serves
+        ]
+        header = ["", "GPUs", "USD/h", "USD/M output tok", "output tok/s/user", "sure"]
+        return html(f"{self.name}: {self.rate_per_s:g} requests/s", html_table(header, rows))
 
 
 def _plain(rank: int, option: Option) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ...hwmodels.notebook import html_table
 from ..scenario.schema import PATH_LEAVES, Scenario, leaf
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ SHARES: tuple[str, ...] = (
     "kv.internal_fragmentation", "kv.external_fragmentation", "kv.waste", "kv.prefix_hit_rate",
 )  # fmt: skip
 """Metrics that are shares of a whole: they are compared by difference, all others by ratio."""
+MAIN: Mapping[str, str] = {
+    "latency.ttft_s.p50": "TTFT p50 [s]",
+    "latency.tpot_s.p50": "TPOT p50 [s]",
+    "throughput.output_tokens_per_s_per_gpu": "output tok/s/GPU",
+    "cost.usd_per_million_output_tokens": "USD/M output tok",
+}
+"""Metrics that a notebook shows of each point."""
 NAMES_ONLY: tuple[str, ...] = ("name", "schema_version")
 
 
@@ -71,6 +79,17 @@ class Point:
             "hash": self.hash,
             "error": self.error or None,
         }
+
+
+def points_table(points: Sequence[Point]) -> str:
+    """Return points side by side as HTML: what each is, its main figures, and why it could not run."""
+    return html_table(
+        ["", *MAIN.values(), "level", "error"],
+        [
+            [each.label, *(each.metrics.get(name) for name in MAIN), each.level, each.error or None]
+            for each in points
+        ],
+    )
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, float | None]:

@@ -132,6 +132,45 @@ def load_study(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Plan:
     return Plan(study.name or Path(path).stem, tuple(settings), tuple(scenarios), study.repeat)
 
 
+def study(
+    scenario: Scenario,
+    over: Mapping[str, Any],
+    *,
+    name: str = "",
+    random: int | None = None,
+    repeat: int = 1,
+) -> Plan:
+    """Return the study that varies leaves of a scenario at hand; a file says the same to ``load_study``.
+
+    Parameters
+    ----------
+    scenario : the base
+    over : leaf to its values: a list, or ``{"from", "to", "steps", "scale"}``; leaves under ``zip`` change together
+    name : shown above results
+    random : so many points drawn from ``over`` instead of its grid
+    repeat : runs of each point, the seed one higher each time
+
+    Raises
+    ------
+    StudyError, ScenarioError : one line: what is wrong, what is allowed, the nearest match
+
+    Examples
+    --------
+    >>> chat = Scenario(device="h100_sxm", model="llama-3.1-8b")
+    >>> [each.device for each in study(chat, {"device": ["h100_sxm", "l40s"]}).scenarios]
+    ['h100_sxm', 'l40s']
+    """
+    data = {"name": name, "base": scenario.name, "over": dict(over), "random": random, "repeat": repeat}
+    try:
+        asked = Study.model_validate(data)
+    except ValidationError as error:
+        raise one_line(error, data, Study, Where("study")) from None
+    settings = _points(asked, "study")
+    base, where = scenario.to_dict(), Where("study")
+    scenarios = [varied(base, where, (), each, "study") for each in settings]
+    return Plan(name or scenario.name or "study", tuple(settings), tuple(scenarios), repeat)
+
+
 def varied(
     base: Mapping[str, Any], where: Where, sets: Sequence[str], settings: Settings, told: str
 ) -> Scenario:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...hwmodels.errors import CapacityError, MemboundError
+from ...hwmodels.notebook import data_frame, html
 from ..scenario.resolve import resolve
 from .backends import run_tasks
 from .paired import means, samples, spans
-from .point import Point, digest, metrics_of
+from .point import Point, digest, metrics_of, points_table
 from .store import Run, Store
 from .study import Plan, StudyError
 
@@ -66,6 +67,14 @@ class SweepResult:
             }
             for point in self.points
         ]
+
+    def to_pandas(self) -> Any:
+        """Return ``rows()`` as a ``pandas.DataFrame``."""
+        return data_frame(self.rows())
+
+    def _repr_html_(self) -> str:
+        """Show every point's settings and main figures."""
+        return html(self.name or "sweep", points_table(self.points))
 
 
 @dataclass(frozen=True, slots=True)
