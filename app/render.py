@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..sim.output import to_json
+from .clustertext import replica_lines
 from .steadytext import steady_state, window_table
 from .text import (
     DASH,
@@ -101,6 +102,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("steady state", steady_state(summary)),
         *labelled("requests", _requests(summary)),
         *labelled("throughput", _throughput(summary)),
+        *labelled("replicas", replica_lines(summary)),
         *labelled("SLO", _slo(summary)),
         *labelled("cost", _cost(summary)),
         *labelled("energy", _energy(summary)),

@@ -98,20 +98,20 @@ def _one_by_one(
 
 
 def speculative_figures(
-    rules: Speculation | None, accountant: StepAccountant, busy_ns: int
+    rules: Sequence[Speculation], accountants: Sequence[StepAccountant], busy_ns: int
 ) -> Mapping[str, Any] | None:
-    """Return what speculation did, under vLLM's names; None without it.
+    """Return what speculation did on all replicas, under vLLM's names; None without it.
 
     ``num_drafts`` rounds in which ``num_draft_tokens`` were verified and ``num_accepted_tokens`` accepted;
     ``mean_acceptance_length`` tokens of a round, the certain one included; ``draft_time_share`` of busy time.
     """
-    if rules is None:
+    if not rules:
         return None
-    drafts, drafted, accepted = rules.num_drafts, rules.num_draft_tokens, rules.num_accepted_tokens
-    spent = accountant.draft_ns if isinstance(accountant, DraftAccountant) else 0
+    drafts, accepted = sum(each.num_drafts for each in rules), sum(each.num_accepted_tokens for each in rules)
+    spent = sum(each.draft_ns for each in accountants if isinstance(each, DraftAccountant))
     return {
         "num_drafts": drafts,
-        "num_draft_tokens": drafted,
+        "num_draft_tokens": sum(each.num_draft_tokens for each in rules),
         "num_accepted_tokens": accepted,
         "mean_acceptance_length": 1 + accepted / drafts if drafts else None,
         "draft_time_share": spent / busy_ns if busy_ns else None,

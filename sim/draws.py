@@ -22,18 +22,8 @@ from . import metrics
 from .figures import Figures
 from .latency import latency
 from .record import RunRecord
-from .recorder import Recorder
 from .result import SimulationResult
-from .run import (
-    make_accountant,
-    make_allocator,
-    make_record,
-    make_scheduler,
-    run_engine,
-    simulate,
-    size_pool,
-    step_model,
-)
+from .run import play, simulate
 from .scenario.resolve import ResolvedScenario, resolve
 from .slo import slo
 from .workload.workload import Workload
@@ -178,17 +168,12 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
     seed = resolved.scenario.simulation.seed
     workload = resolved.workload
     assert workload is not None
-    device = draw_device(resolved.device, seed, draw)
-    drawn = replace(resolved, engine=draw_engine(resolved.engine, seed, draw))
-    pool = size_pool(drawn)
-    model = step_model(drawn, cast("StepDevice", device))
-    allocator = make_allocator(drawn, pool)
-    accountant = make_accountant(model)
-    recorder = Recorder(accountant, growth_tokens=allocator.growth_tokens)
-    run_engine(
-        drawn, turned_around(workload, drawn), make_scheduler(drawn, model), allocator, model, recorder
-    )
-    return make_record(drawn, pool, allocator, accountant, recorder, ("gemm",), levers=False)
+
+    def vary(own: ResolvedScenario) -> tuple[ResolvedScenario, StepDevice]:
+        drawn = replace(own, engine=draw_engine(own.engine, seed, draw))
+        return drawn, cast("StepDevice", draw_device(own.device, seed, draw))
+
+    return play(resolved, turned_around(workload, vary(resolved)[0]), vary=vary, levers=False)
 
 
 def turned_around(workload: Workload, drawn: ResolvedScenario) -> Workload:

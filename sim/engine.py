@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from .clock import call_at, call_when
+from .clock import STEPS, call_at, call_in_turn, call_when, is_late
 from .decoding import DecodeCohort
 from .drafting import SpeculativeCohort
-from .flight import Flight, PhaseTimer, Run, StepTimer, launcher
+from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher
+from .outputs import Outputs
 from .pipeline import Pipeline, recall
 from .recorder import kv_state
 from .request import Request, Status, refusal, sort_as
@@ -39,7 +40,7 @@ LONGEST_RUN = 4096
 NOT_YET = 1 << 62
 
 
-class Engine:
+class Engine(Outputs):
     """One replica of a serving engine on a SimPy clock of integer nanoseconds.
 
     Parameters
@@ -57,6 +58,8 @@ class Engine:
     mover : carries KV between the device and the tiers behind it, beside the steps; None without them
     speculation : how many tokens are drafted and accepted; the timer is then a ``SpeculativeTimer``
     pipeline : stages that each step passes, several steps at a time; the requests are then looked at one by one
+    among_others : other engines live on the same clock: at an instant all steps end before requests arrive, and all
+        requests arrive before steps are composed, so that nothing depends on whose turn SimPy takes first
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Engine:
         mover: Mover | None = None,
         speculation: Speculation | None = None,
         pipeline: Pipeline | None = None,
+        among_others: bool = False,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -95,6 +99,7 @@ class Engine:
         self.observer = observer
         self.device = device
         self.mover = mover
+        self.among_others = among_others
         if mover is not None and device is not None:
             raise ValueError("KV tiers on a device that others use too are not built yet")
 
@@ -143,6 +148,16 @@ class Engine:
             self._wake_at(self.env.now)
         elif self.run is not None and self.scheduler.arrival_matters(self, request):
             self._cut(self.env.now)
+
+    def state_at(self, time_ns: int) -> EngineState:
+        """Return how full the engine is, also in the middle of a jump.
+
+        What is composed at ``time_ns``, which is now or the next nanosecond, is not in it.
+        """
+        used = self.allocator.num_blocks - self.allocator.free_blocks
+        if self.run is not None and (composed := self.run.composed_before(time_ns, self.depth)):
+            used += self.decoding.blocks_needed(composed)
+        return EngineState(used, self.allocator.num_blocks, len(self.running), len(self.waiting))
 
     def _reject(self, request: Request, reason: str) -> None:
         request.status = Status.REJECTED
@@ -266,6 +281,23 @@ class Engine:
                 self._busy = False
                 return
             self._settle_run()
+        if self.among_others:
+            self._busy = False
+            self._wake = call_in_turn(self.env, now, self._on_turn, STEPS)
+            return
+        self._go_on(now)
+
+    def _on_turn(self, event: simpy.Event) -> None:
+        """Compose what comes next: all that ends or arrives at this instant has."""
+        if event is self._wake:
+            self._wake = None
+            self._busy = True
+            self.env.composed_ns = self.env.now
+            self._go_on(self.env.now)
+
+    def _go_on(self, now: int) -> None:
+        """Compose steps until the next one has to wait."""
+        flights = self.flights
         while True:
             self.deliver(now)
             if self.running or self.waiting:
@@ -477,8 +509,9 @@ class Engine:
         return True
 
     def _cut(self, now: int) -> None:
-        """End the run at the first composition that sees what arrived now."""
-        if self._shorten_run(now) and not self._continue_run(now):
+        """End the run at the first composition that sees what arrived now: those made now have not if it came late."""
+        late = self.among_others and is_late(self.env)
+        if self._shorten_run(now + late) and not self._continue_run(now):
             self._wake_at(now)
 
     def _shorten_run(self, arrival_ns: int) -> bool:
@@ -521,80 +554,3 @@ class Engine:
             self._apply(first)
         else:
             self.flights.append(tail)
-
-    # -- outputs ------------------------------------------------------------------------------------------------
-
-    def _apply(self, flight: Flight) -> None:
-        """Hand out the tokens of a step that has ended."""
-        end, step = flight.end_ns, flight.step + flight.steps - 1
-        recorder, cohort = self.recorder, self.decoding
-        recorder.applied_steps = step + 1
-        if not (flight.emitting or flight.last or flight.late or self.observer):
-            return
-        finished: list[Request] = []
-        for request in flight.late:
-            request.num_output_tokens += recorder.emit(request, step, end)
-            recorder.late_tokens += 1
-            if request.num_output_tokens >= request.output_tokens:
-                self.waiting.remove(request)
-                self.allocator.discard(request)
-                finished.append(request)
-                self._end(request, step, end)
-        for request in flight.emitting:
-            if request.status is not Status.RUNNING:
-                recorder.wasted_tokens += request.status is Status.COMPLETED
-            elif request in cohort:
-                if request.stretch_step < 0:
-                    recorder.emit(request, step, end)
-                    recorder.open(request, step)
-            else:
-                tokens = recorder.emit(request, step, end)
-                request.num_pending_tokens -= tokens if self.pipeline is None else 0
-                request.num_output_tokens += tokens
-                if self.allocator.tracks_content_of(request):
-                    self.allocator.note_output(request)
-        for request in flight.last:
-            if request.status is Status.RUNNING:
-                self._finish(request, flight, step, end)
-                finished.append(request)
-        if self.observer is not None:
-            self.observer.applied(self, flight, finished)
-
-    def _finish(self, request: Request, flight: Flight, step: int, end: int) -> None:
-        """Deliver the last token of a running request."""
-        if request in self.decoding:
-            self.decoding.leave(request)
-            self.recorder.close(request, step)
-            # An over-run is composed already; of an individual it is counted when that step's outputs are dropped.
-            self.recorder.wasted_tokens += request.num_computed_tokens - request.num_tokens_needed
-        elif request in self.individuals:
-            self.individuals.remove(request)
-        if request not in flight.emitting and request.last_token_ns < end:
-            self.recorder.emit(request, step, end)
-        request.num_output_tokens = request.output_tokens
-        request.num_pending_tokens = 0
-        self.running.remove(request)
-        if self.scheduler.holds_batch:
-            self.padding.join(request, 1 << 62)
-            if not self.running:
-                self._release_padding()
-        else:
-            self._release(request)
-        self._end(request, step, end)
-
-    def _release(self, request: Request) -> None:
-        self.live_tokens -= request.num_computed_tokens
-        self.allocator.free(request, request.num_tokens_needed)
-
-    def _release_padding(self) -> None:
-        for request in list(self.padding.members):
-            kept = request.num_computed_tokens
-            self.padding.leave(request)
-            request.num_computed_tokens = kept
-            self._release(request)
-
-    def _end(self, request: Request, step: int, end: int) -> None:
-        request.status = Status.COMPLETED
-        request.last_token_ns = end
-        self.recorder.finish(request, step)
-        self.on_finish(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -140,6 +140,21 @@ class Run:
             return False
         self.ends_ns = ends[:seen]
         return True
+
+    def composed_before(self, time_ns: int, depth: int) -> int:
+        """Return how many steps after the first were composed before a time within the run [steps]."""
+        lag = depth - 1
+        made = int(self.ends_ns.searchsorted(time_ns)) + (lag and self.first.start_ns < time_ns)
+        return min(made, len(self.ends_ns) - 1)
+
+
+class EngineState(NamedTuple):
+    """How full an engine is: blocks in use of those there are, requests running and waiting."""
+
+    used_blocks: int
+    num_blocks: int
+    running: int
+    waiting: int
 
 
 class Observer(Protocol):

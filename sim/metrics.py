@@ -88,7 +88,7 @@ def utilization(record: RunRecord) -> Figures:
     busy_s, wall_s = record.busy_ns / NS_PER_S, record.wall_ns / NS_PER_S
     flop_s = record.work.get("useful_flop_seconds")
     moved, bandwidth = record.work.get("useful_hbm_bytes"), record.setup.hbm_bandwidth
-    read_s = None if moved is None or not bandwidth else moved / bandwidth
+    read_s = moved / bandwidth if moved is not None and bandwidth else record.work.get("useful_hbm_seconds")
     figures: Figures = {
         "mfu": _ratio(flop_s, busy_s, "useful FLOP were not counted"),
         "mbu": _ratio(read_s, busy_s, "useful HBM bytes or the datasheet's bandwidth are not known"),
@@ -157,7 +157,7 @@ def energy(record: RunRecord) -> Figures:
     wall_s = record.wall_ns / NS_PER_S
     if wall_s <= 0:
         return {**dict.fromkeys((*names, "joule_total"), Unknown("no time passed")), **known}
-    joule = record.setup.gpus_per_replica * power.joule(wall_s, drawn)
+    joule = record.work.get("joule_total", record.setup.gpus_per_replica * power.joule(wall_s, drawn))
     known["joule_total"] = joule
     watts = joule / (wall_s / max(record.setup.replicas, 1))
     inputs, outputs = token_counts(record)

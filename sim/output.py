@@ -66,6 +66,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         **({} if record.speculative is None else {"speculative": dict(record.speculative)}),
         **({} if record.contention is None else {"contention": dict(record.contention)}),
         **record.beside,
+        **({} if record.replicas is None else {"replicas": [dict(each) for each in record.replicas]}),
         "cost": metrics.cost(record),
         "energy": metrics.energy(record),
         **_classes(record),
@@ -158,7 +159,8 @@ def _provenance(record: RunRecord) -> Figures:
 def _memory(record: RunRecord) -> dict[str, Any]:
     """Return how the KV pool was sized, under the names that ``size`` prints."""
     if record.memory is None:
-        return dict.fromkeys(MEMORY_KEYS, Unknown("the KV pool was not sized"))
+        why = "the KV pool was not sized" if record.replicas is None else "it differs from replica to replica"
+        return dict.fromkeys(MEMORY_KEYS, Unknown(why))
     sized = record.memory if isinstance(record.memory, Mapping) else _sized(record.memory)
     missing = Unknown("not stated by the sizing of the KV pool")
     return dict.fromkeys(MEMORY_KEYS, missing) | {

@@ -41,10 +41,11 @@ class Setup:
 
     Attributes
     ----------
-    gpus_per_replica, replicas : GPUs of one engine, and how many engines served side by side
-    hbm_bandwidth : datasheet bandwidth of one GPU [B/s]
-    power : what one GPU draws; None where its power limit is not known
-    usd_per_gpu_hour : price of one GPU [USD/h]
+    gpus_per_replica, replicas : GPUs of one engine (0 where they differ), and how many engines served side by side
+    all_gpus : GPUs in all, where that is not their product
+    hbm_bandwidth : datasheet bandwidth of one GPU; None where they differ [B/s]
+    power : what one GPU draws; None where its power limit is not known; of several kinds the least known
+    usd_per_gpu_hour : price of one GPU, the mean over them [USD/h]
     price_source : where that price is from, with its date
     client_overhead_s : server and network time that a client sees on top of the engine's [s]
     max_num_seqs : most sequences the engine may run at once
@@ -54,6 +55,7 @@ class Setup:
 
     gpus_per_replica: int = 1
     replicas: int = 1
+    all_gpus: int | None = None
     hbm_bandwidth: float | None = None
     power: PowerModel | None = None
     usd_per_gpu_hour: float | None = None
@@ -66,7 +68,7 @@ class Setup:
     @property
     def gpus(self) -> int:
         """GPUs in all."""
-        return self.gpus_per_replica * self.replicas
+        return self.gpus_per_replica * self.replicas if self.all_gpus is None else self.all_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class RunRecord:
 
     Attributes
     ----------
-    requests : columns ``REQUEST_COLUMNS``, shape (n_requests,), in order of submission
+    requests : columns ``REQUEST_COLUMNS``, shape (n_requests,), in order of submission; of several replicas also
+        ``replica``, where each ended
     slo_classes, reject_reasons : names that the codes of those columns stand for (reason -1: not rejected)
     causes_ns : wall time of all replicas by cause [ns]; every key of ``CAUSES``, summing to ``wall_ns``
     limiter_ns : busy time by what kept the batch from being larger [ns]; keys ``LIMITERS``, summing to
@@ -90,8 +93,9 @@ class RunRecord:
     work : sums over the run, of one GPU (the mean over a replica's): ``useful_flop_seconds`` (FLOP over the
         peak of the dtype used [s]), ``useful_hbm_bytes`` [B], ``kernel_busy_s``, ``sm_active_s``,
         ``tensor_active_s``, ``dram_active_s`` [s]; ``power_above_idle_s``, what steps drew above the idle board, in
-        seconds at the power limit [s]; and ``elasticity``: lever -> share of busy time saved per
-        share by which the lever grows
+        seconds at the power limit [s]; ``elasticity``: lever -> share of busy time saved per share by which the lever
+        grows; of replicas that differ ``useful_hbm_seconds`` (bytes over the datasheet's bandwidth) [s], and
+        ``joule_total`` of all GPUs [J]
     counts : ``steps``, ``jumps``, ``events``, ``empty_batches``, ``wasted_tokens``, ``late_tokens``
     steps : per-step columns, shape (n_steps,), where they were asked for
     kv_timeline : ``time_ns``, ``used_blocks``, ``held_blocks``, ``live_tokens`` at the start of every step, where
@@ -108,6 +112,7 @@ class RunRecord:
     contention : how others on the same device slowed the steps (``sim.contention``); None where there were none
     monitored : what tools would show of a device that others used too, over the span of all; by name of ``utilization``
     beside : name -> what the summary says of it, of others that ran on the same device
+    replicas : what the summary says of each replica; None where there is one
     """
 
     requests: Mapping[str, Column]
@@ -138,6 +143,7 @@ class RunRecord:
     contention: Mapping[str, Any] | None = None
     monitored: Mapping[str, float | Unknown] = field(default_factory=dict[str, "float | Unknown"])
     beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    replicas: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def n_requests(self) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..hwmodels.power import power_model
 from .record import Setup
 
 if TYPE_CHECKING:
     from ..hwmodels.device import DeviceProfile
+    from ..hwmodels.power import PowerModel
     from .scenario import ResolvedScenario
+
+_Fact = TypeVar("_Fact")
 
 LEVELS: tuple[str, ...] = (
     "measured", "bridged", "prior", "transferred_same_arch", "transferred_cross_arch",
@@ -21,24 +24,63 @@ LEVELS: tuple[str, ...] = (
 FAMILIES: tuple[str, ...] = ("gemm", "decode_attention", "prefill_attention")
 
 
-def setup_of(resolved: ResolvedScenario) -> Setup:
-    """Return the facts that metrics need, of a resolved scenario."""
-    scenario, parallel = resolved.scenario, resolved.scenario.parallelism
+def setup_of(resolved: ResolvedScenario, replicas: Sequence[ResolvedScenario] = ()) -> Setup:
+    """Return the facts that metrics need.
+
+    Parameters
+    ----------
+    resolved : the question
+    replicas : what each replica is; empty: one, as the question says
+    """
+    scenario, each = resolved.scenario, list(replicas) or [resolved]
+    gpus = [_gpus(replica) for replica in each]
     return Setup(
-        gpus_per_replica=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
-        replicas=scenario.cluster.replicas * parallel.data_parallel_size,
-        hbm_bandwidth=resolved.device.hbm_bandwidth,
-        power=power_model(resolved.device),
-        usd_per_gpu_hour=resolved.usd_per_gpu_hour,
-        price_source=resolved.price_note,
+        gpus_per_replica=_common(gpus) or 0,
+        replicas=len(each),
+        all_gpus=sum(gpus),
+        hbm_bandwidth=_common([replica.device.hbm_bandwidth for replica in each]),
+        power=_least_known([power_model(replica.device) for replica in each]),
+        usd_per_gpu_hour=_mean([replica.usd_per_gpu_hour for replica in each], gpus),
+        price_source="; ".join(dict.fromkeys(replica.price_note for replica in each)),
         client_overhead_s=resolved.engine.client_overhead_s if resolved.engine.scope == "full" else None,
-        max_num_seqs=resolved.scheduler.max_num_seqs,
+        max_num_seqs=_common([replica.scheduler.max_num_seqs for replica in each]),
         slo_classes=resolved.slo_classes,
         slo_attainment=scenario.slo.attainment if scenario.slo else None,
     )
 
 
-def provenance_of(resolved: ResolvedScenario, families: Iterable[str] = FAMILIES) -> dict[str, Any]:
+def _gpus(resolved: ResolvedScenario) -> int:
+    """GPUs of one replica."""
+    parallel = resolved.scenario.parallelism
+    return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+
+
+def _common(values: Sequence[_Fact]) -> _Fact | None:
+    """Return what all values are, None where they differ."""
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _least_known(models: Sequence[PowerModel | None]) -> PowerModel | None:
+    """Return the power model that is known least, None where one is not known at all."""
+    known = [model for model in models if model is not None]
+    return max(known, key=lambda model: model.spread) if len(known) == len(models) else None
+
+
+def _mean(values: Sequence[float | None], gpus: Sequence[int]) -> float | None:
+    """Return the mean over GPUs, None where one is not known."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    if all(value == known[0] for value in known):
+        return known[0]
+    return sum(value * count for value, count in zip(known, gpus, strict=True)) / sum(gpus)
+
+
+def provenance_of(
+    resolved: ResolvedScenario,
+    families: Iterable[str] = FAMILIES,
+    others: Sequence[tuple[ResolvedScenario, Iterable[str]]] = (),
+) -> dict[str, Any]:
     """Return what made the run.
 
     Parameters
@@ -46,19 +88,29 @@ def provenance_of(resolved: ResolvedScenario, families: Iterable[str] = FAMILIES
     resolved : the resolved scenario
     families : kernel families that the step model took: ``lanes`` says how well each is known, and the least known
         is the run's ``level``
+    others : other kinds of replicas, and the families they took
     """
-    lanes = levels_of(resolved.device, resolved.engine.lane, families)
+    kinds = [(resolved, families), *others]
+    each = [levels_of(kind.device, kind.engine.lane, taken) for kind, taken in kinds]
+    lanes: dict[str, str] = {}
+    for known in each:
+        for family, level in known.items():
+            lanes[family] = max(lanes.get(family, level), level, key=LEVELS.index)
     return {
         "version": _version(),
-        "device": resolved.device.id,
-        "device_hash": resolved.device.digest,
-        "model": resolved.model.id,
-        "engine": resolved.engine.id,
+        "device": _names(kind.device.id for kind, _ in kinds),
+        "device_hash": _names(kind.device.digest for kind, _ in kinds),
+        "model": _names(kind.model.id for kind, _ in kinds),
+        "engine": _names(kind.engine.id for kind, _ in kinds),
         "seed": resolved.scenario.simulation.seed,
         "level": max(lanes.values(), key=LEVELS.index),
         "lanes": lanes,
         **_load(resolved),
     }
+
+
+def _names(values: Iterable[str]) -> str:
+    return " + ".join(dict.fromkeys(values))
 
 
 def level_of(device: DeviceProfile, lane: str, families: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from .clock import call_at
+from .clock import ARRIVALS, LATE, call_at, call_in_turn, is_late
 from .fields import WorkloadError
 from .request import Request
 from .workload.workload import LATEST_NS
@@ -31,6 +31,7 @@ class Source:
     submit : where a request goes when it is due
     closed_loop : how arrivals follow completions; None if they are fixed
     follows : which requests wait for which answers; None if none does
+    in_turn : several engines share the clock, so that requests come when all that ends at their instant has
     """
 
     def __init__(
@@ -40,12 +41,15 @@ class Source:
         submit: Callable[[Request], None],
         closed_loop: ClosedLoopLoad | None = None,
         follows: Follows | None = None,
+        *,
+        in_turn: bool = False,
     ) -> None:
         self.env = env
         self.requests = requests
         self.submit = submit
         self.closed_loop = closed_loop
         self.follows = follows
+        self.in_turn = in_turn
         self.submitted = 0
         self._held: dict[int, Request] = {}
         self._awaited: dict[int, int] = {}
@@ -129,7 +133,11 @@ class Source:
         due = max(self._due[0][0], self.env.now)
         if self._waking_ns is None or due < self._waking_ns:
             self._waking_ns = due
-            call_at(self.env, due, self._on_due)
+            if self.in_turn:
+                late = due == self.env.now and is_late(self.env)
+                call_in_turn(self.env, due, self._on_due, LATE if late else ARRIVALS)
+            else:
+                call_at(self.env, due, self._on_due)
 
     def _on_due(self, _event: simpy.Event) -> None:
         if self._waking_ns is not None and self._waking_ns <= self.env.now:

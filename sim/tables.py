@@ -36,6 +36,8 @@ def requests_table(record: RunRecord) -> Any:
     columns["status"] = _names(source["status"], [status.name.lower() for status in Status])
     columns["slo_class"] = _names(source["slo_class"], list(record.slo_classes))
     columns["reject_reason"] = _names(source["reject_reason"], list(record.reject_reasons))
+    if "replica" in source:
+        columns["replica"] = source["replica"]
     return _table(columns | _durations(record) | _causes(record))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
 
 from ...hwmodels.prices import list_price
 from ..fields import AUTO, ScenarioError
+from .groups import with_groups
 from .kvlevers import with_kv_levers
 from .parallel import check_experts, check_parallelism, networks_of, unvalidated_parallelism, with_link
+from .resolved import Group, KVCacheSettings, ResolvedScenario, SchedulerSettings
 from .schema import Scenario, leaf
 
 if TYPE_CHECKING:
@@ -17,14 +19,13 @@ if TYPE_CHECKING:
     from ...hwmodels.drafting import Draft
     from ...hwmodels.engine import EngineDefaults, EngineProfile
     from ...hwmodels.model import ModelSpec
-    from ...hwmodels.timing.hop import Network
     from ..workload.workload import Workload
-    from .sections import Eviction
+
+__all__ = ["SCHEDULER_LIMITS", "Group", "KVCacheSettings", "ResolvedScenario", "SchedulerSettings", "resolve"]
 
 Purpose = Literal["simulate", "size"]
 
 NOT_BUILT: Mapping[str, object] = {
-    "cluster.replicas": 1,
     "cluster.pools": None,
     "cluster.autoscale": None,
     "cluster.failures": None,
@@ -40,72 +41,7 @@ SCHEDULER_LIMITS = (
 )  # fmt: skip
 """Leaves of the scheduler section that a policy follows if its constructor names them."""
 
-SIZED = ("parallelism.", "cluster.replicas")  # what sizing a KV pool can answer all the same
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
-    """The scheduler section without ``auto``; see `SchedulerSection`."""
-
-    name: str
-    scheduling_policy: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    enable_chunked_prefill: bool
-    long_prefill_token_threshold: int
-    scheduler_reserve_full_isl: bool
-    watermark: float
-    async_scheduling: bool
-    preemption_mode: str
-    options: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KVCacheSettings:
-    """The KV cache section without ``auto``; see `KVCacheSection`."""
-
-    allocator: str
-    block_size: int
-    gpu_memory_utilization: float
-    enable_prefix_caching: bool
-    max_model_len: int
-    num_gpu_blocks_override: int | None
-    kv_cache_memory_bytes: int | None
-    reserve_bytes: int | None
-    eviction: Eviction | None
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedScenario:
-    """A scenario with everything it names.
-
-    Attributes
-    ----------
-    scenario : the scenario with every ``auto`` replaced by the value taken
-    device, engine, model : what it names
-    scheduler, kv_cache : their sections, typed without ``auto``
-    workload : the requests; None where the scenario was resolved for sizing only
-    draft : what drafts on the device; None without speculation, or where the host looks drafts up
-    networks : what each pipeline stage but the last has between itself and the next; None: the link of the machine
-    slo_classes : class to metric to threshold [s]
-    usd_per_gpu_hour : what a GPU costs [USD/h], None where unknown
-    price_note : where that figure is from
-    warnings : what a user should know, one line each
-    """
-
-    scenario: Scenario
-    device: DeviceProfile
-    engine: EngineProfile
-    model: ModelSpec
-    scheduler: SchedulerSettings
-    kv_cache: KVCacheSettings
-    workload: Workload | None
-    slo_classes: Mapping[str, Mapping[str, float]]
-    usd_per_gpu_hour: float | None
-    price_note: str
-    warnings: tuple[str, ...]
-    draft: Draft | None = None
-    networks: tuple[Network | None, ...] = ()
+SIZED = ("parallelism.",)  # what sizing a KV pool can answer all the same
 
 
 def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenario:
@@ -121,6 +57,16 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     MemboundError : one line: an unknown device, engine or model, a trace that cannot be read, a part of the
         simulator that is not built yet
     """
+    resolved = _resolve_one(scenario, purpose)
+    return (
+        resolved
+        if purpose == "size"
+        else with_groups(resolved, lambda own: _resolve_one(own, purpose, resolved.workload))
+    )
+
+
+def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None = None) -> ResolvedScenario:
+    """Resolve a scenario as one replica; ``workload`` is given where it is read or drawn already."""
     from ...hwmodels.device import load_device
     from ...hwmodels.engine import load_engine
     from ...hwmodels.model import load_model
@@ -152,7 +98,8 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     if purpose == "simulate":
         check_parallelism(scenario, filled.scheduler.name)
         filled = _speculating(scenario, filled)
-    workload = _workload(filled, engine) if purpose == "simulate" else None
+    if purpose == "simulate" and workload is None:
+        workload = _workload(filled, engine)
     price, note = _price(scenario, device)
     return ResolvedScenario(
         scenario=filled,

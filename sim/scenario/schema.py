@@ -6,17 +6,18 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import ValidationError
 
 from ..fields import Section
 from ..workload.spec import WorkloadSpec
 from .assign import assign
+from .cluster import Cluster
+from .device import Device
 from .errors import Where, one_line
 from .price import Price
 from .sections import (
-    Cluster,
     ComputeSplit,
     Kernels,
     KVCacheSection,
@@ -38,24 +39,6 @@ PATH_LEAVES = (
     "price.table",
 )  # fmt: skip
 """Leaves that may name a file; in a scenario file they are relative to it."""
-
-
-def _device(value: object) -> object:
-    """Read a what-if device; nested keys become dotted ones (``peak_flops: {bf16: x1.2}``)."""
-    if not isinstance(value, Mapping):
-        return value
-    flat: dict[str, object] = {}
-    for key, inner in cast("Mapping[str, object]", value).items():
-        if isinstance(inner, Mapping):
-            flat |= {f"{key}.{leaf}": item for leaf, item in cast("Mapping[str, object]", inner).items()}
-        else:
-            flat[str(key)] = inner
-    if not isinstance(flat.get("base"), str):
-        raise ValueError("a what-if device needs base: the id or path of the device it varies")
-    return flat
-
-
-Device = Annotated[str | dict[str, str | int | float], BeforeValidator(_device)]
 
 
 class Scenario(Section):
@@ -156,6 +139,8 @@ def leaf(data: Mapping[str, Any], dotted: str) -> Any:
 
 def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
     """Change in place every leaf that names a file that is there, or that can name nothing but a file."""
+    for group in _groups(data):
+        move_paths(group, move)
     for tier in leaf(data, "kv_cache.tiers") or ():
         if isinstance(tier, dict):
             tier["kind"] = _moved_kind(cast("dict[str, Any]", tier).get("kind"), move)
@@ -168,6 +153,16 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
         if not os.path.isabs(value) and (only_path or Path(moved).exists() or Path(value).is_file()):
             *parents, last = dotted.split(".")
             (leaf(data, ".".join(parents)) if parents else data)[last] = moved
+
+
+def _groups(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the groups of replicas that have settings of their own, which are parts of a scenario."""
+    replicas = leaf(data, "cluster.replicas")
+    return (
+        [group for group in cast("list[Any]", replicas) if isinstance(group, dict)]
+        if isinstance(replicas, list)
+        else []
+    )
 
 
 def _moved_kind(kind: Any, move: Callable[[str], str]) -> Any:

@@ -1,4 +1,4 @@
-"""The sections of a scenario that say what serves: parallelism, precision, scheduler, KV cache, cluster."""
+"""The sections of a scenario that say what serves: parallelism, precision, scheduler, KV cache."""
 
 from __future__ import annotations
 
@@ -340,33 +340,6 @@ class Slo(Section):
 
     attainment: Share = 0.99
     classes: dict[str, SloClass] = Field(default_factory=dict[str, SloClass])
-
-
-class Cluster(Section):
-    """Several replicas behind a router.
-
-    Attributes
-    ----------
-    replicas : copies of the engine
-    router : how requests are spread over them
-    pools : replicas for prefill and for decode, and the link between
-    autoscale : replicas that come and go with the load
-    failures : replicas that fail
-    """
-
-    replicas: PositiveCount = 1
-    router: Literal[
-        "round_robin",
-        "random",
-        "least_outstanding",
-        "power_of_two",
-        "least_kv",
-        "prefix_affinity",
-        "session_affinity",
-    ] = "least_outstanding"
-    pools: Open | None = None
-    autoscale: Open | None = None
-    failures: Open | None = None
 
 
 class ComputeSplit(Section):

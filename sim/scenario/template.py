@@ -26,6 +26,9 @@ workload:
   input_tokens: {kind: lognormal, p50: 900, p99: 5k, max: 8k}
   output_tokens: {kind: lognormal, p50: 150, sigma: 0.75, max: 2k}
   requests: 1000
+# Several replicas behind a router; or groups, each with what it has of its own over the above:
+#   cluster: {router: prefix_affinity, replicas: [{count: 2}, {count: 4, device: l40s, scheduler: {max_num_seqs: 64}}]}
+cluster: {replicas: 1, router: least_outstanding}
 slo: {attainment: 0.99, classes: {default: {ttft_s: 500ms, tpot_s: 50ms}}}
 simulation: {seed: 0}
 """

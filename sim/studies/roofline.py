@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,10 @@ from ...hwmodels.precision import Quantization
 from ...hwmodels.stepmodel import StepModel
 from ...hwmodels.training import PASSES, TrainingStep, training_step
 from ..accounting import StepAccountant, columns_of
-from ..recorder import Recorder
-from ..run import LaneLog, make_allocator, make_scheduler, run_engine, size_pool, step_model
+from ..replica import Replica, ReplicaKind
 from ..scenario.resolve import ResolvedScenario, resolve
 from ..scenario.schema import leaf
+from ..serving import serve
 from ..setup import level_of
 from .batchcurve import BatchCurve, batch_curve
 from .fewer import with_requests
@@ -29,7 +29,6 @@ from .study import StudyError
 
 if TYPE_CHECKING:
     from ...hwmodels.device import DeviceProfile
-    from ...hwmodels.steptypes import StepDevice
     from ..scenario.schema import Scenario
     from ..steprow import StepRow
 
@@ -162,16 +161,14 @@ def roofline(scenario: Scenario, *, requests: int = REQUESTS) -> Roofline:
     """
     _refuse_others(scenario)
     resolved = resolve(with_requests(scenario, requests))
-    workload, pool = resolved.workload, size_pool(resolved)
+    workload, kind = resolved.workload, ReplicaKind(resolved)
+    model = kind.model
     assert workload is not None
-    lanes = LaneLog(resolved.device)
-    model = step_model(resolved, cast("StepDevice", lanes))
     assert isinstance(model, StepModel)
-    level = level_of(resolved.device, resolved.engine.lane, lanes.families)
-    allocator, counter = make_allocator(resolved, pool), _Counter(model)
-    recorder = Recorder(counter, growth_tokens=allocator.growth_tokens)
-    run_engine(resolved, workload, make_scheduler(resolved, model), allocator, model, recorder)
-    recorder.close_books()
+    level = level_of(resolved.device, resolved.engine.lane, kind.lanes.families)
+    counter = _Counter(model)
+    replica = Replica(kind, accountant=counter)
+    serve(workload, [replica])
     trainer = _trainer(resolved)
     trained = training_step(trainer, *_training_batch(resolved.model.max_position))
     asked = scenario.device
@@ -186,7 +183,7 @@ def roofline(scenario: Scenario, *, requests: int = REQUESTS) -> Roofline:
         points=(*_points_of_run(model, counter, level), _training_point(trainer, trained)),
         training_bytes=trained.state_bytes,
         usable_bytes=resolved.device.usable_bytes,
-        curve=batch_curve(resolved, model, allocator),
+        curve=batch_curve(resolved, model, replica.allocator),
     )
 
 

@@ -223,29 +223,38 @@ def run(
     env = simpy.Environment(0)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
     assert all(a.arrival_ns <= b.arrival_ns for a, b in pairwise(requests))
+    engine = make_engine(case, env, fast_forward=fast_forward, cohort=cohort, observer=observer)
+    engine.connect(Source(env, iter(requests), engine.submit))
+    play(env)
+    engine.recorder.close_books()
+    return recorded(engine.recorder, engine), engine
+
+
+def make_engine(case: Case, env: Any, **options: Any) -> Engine:
+    """Make the engine of a case; ``options`` are further arguments of ``Engine``."""
     allocator = make_allocator(case)
-    recorder = Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True)
     rules = None if case.speculation is None else Speculation(**case.speculation)
     cost = (
         LinearCost(*case.cost, needs_contexts=case.needs_contexts)
         if rules is None
         else SpeculativeCost(*case.cost, queries=rules.queries, needs_contexts=case.needs_contexts)
     )
-    engine = Engine(
-        env, make_scheduler(case), allocator, cost, recorder,
-        max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, fast_forward=fast_forward,
-        cohort=cohort, observer=observer, mover=mover_of(allocator), speculation=rules,
-        pipeline=Pipeline(StagesCost(case.stages, case.needs_contexts)) if case.stages else None,
+    return Engine(
+        env, make_scheduler(case), allocator, cost,
+        Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True),
+        max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, mover=mover_of(allocator),
+        speculation=rules, pipeline=Pipeline(StagesCost(case.stages, case.needs_contexts)) if case.stages else None,
+        **options,
     )  # fmt: skip
-    engine.connect(Source(env, iter(requests), engine.submit))
-    for _ in range(20_000):
+
+
+def play(env: Any) -> None:
+    """Let a clock run until nothing is due any more."""
+    for _ in range(60_000):
         if env.peek() == float("inf"):
-            break
+            return
         env.step()
-    else:
-        raise AssertionError("the run does not end")
-    recorder.close_books()
-    return recorded(recorder, engine), engine
+    raise AssertionError("the run does not end")
 
 
 def recorded(recorder: Recorder, engine: Engine) -> dict[str, Any]:

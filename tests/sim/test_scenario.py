@@ -403,7 +403,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
 
 
 UNBUILT = {
-    "cluster.replicas": "cluster.replicas=2",
     "cluster.pools": "cluster.pools={prefill: {}, decode: {}}",
     "cluster.autoscale": "cluster.autoscale={max: 3}",
     "cluster.failures": "cluster.failures={mtbf_s: 3}",

@@ -44,6 +44,24 @@ def mmc_wait(rate, mean, servers):
     return waits * mean / (servers * (1.0 - rho))
 
 
+def round_robin_wait(rate, mean, servers):
+    """Return the mean wait where each of several exponential servers gets every n-th arrival (GI/M/1, Erlang gaps).
+
+    The chance that an arrival waits is the root of s = (a / (a + (1 - s) / mean)) ** n, a the rate of all arrivals.
+    """
+    rho = utilisation(rate, mean, servers)
+    waits = rho
+    for _ in range(10_000):
+        waits = (rate / (rate + (1.0 - waits) / mean)) ** servers
+    return mean * waits / (1.0 - waits)
+
+
+def two_choices_wait(rate, mean, servers):
+    """Return the mean wait where each arrival joins the shorter of two lines, of many (Mitzenmacher, 2001)."""
+    rho = utilisation(rate, mean, servers)
+    return mean * sum(rho ** (2.0**i - 2.0) for i in range(2, 12))
+
+
 def ps_sojourn(rate, mean, own=None, servers=1):
     """Return the mean time in a processor-sharing system, of all or of a customer of length ``own``.
 

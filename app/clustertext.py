@@ -1,0 +1,33 @@
+"""What a table says of the replicas of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .text import percent
+
+
+def replica_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say of each kind of replica how many there are, how busy they were, and how full; nothing of a single one."""
+    replicas: Sequence[Mapping[str, Any]] = summary.get("replicas") or ()
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for replica in replicas:
+        kinds.setdefault(replica["kind"], []).append(replica)
+    return [_kind(name, each) for name, each in kinds.items()]
+
+
+def _kind(name: str, replicas: Sequence[Mapping[str, Any]]) -> str:
+    said = [f"{len(replicas)} x {name}"]
+    busy, usage = ([replica["busy_share"] for replica in replicas], [r["kv"]["mean_usage"] for r in replicas])
+    for word, values in (("busy", busy), ("KV", usage)):
+        known = [value for value in values if value is not None]
+        if known:
+            said.append(f"{word} {_range(min(known), max(known))}")
+    completed = sum(replica["requests"]["completed"] for replica in replicas)
+    return " ".join(said) + f" ({completed:,} requests)"
+
+
+def _range(low: float, high: float) -> str:
+    least, most = percent(low), percent(high)
+    return most if least == most else f"{least.removesuffix(' %')} to {most}"

@@ -1,0 +1,144 @@
+"""The ``cluster`` section: several replicas, of one kind or of several, behind a router."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_serializer
+
+from ...hwmodels.errors import unknown
+from ...hwmodels.units import PositiveCount, parse_count
+from ..fields import Section
+from .device import Device
+from .price import Price
+from .sections import (
+    Kernels,
+    KVCacheSection,
+    Node,
+    Open,
+    Parallelism,
+    QuantizationSection,
+    SchedulerSection,
+    Speculative,
+)
+
+MOST_REPLICAS = 4096
+
+
+def _router(value: str) -> str:
+    from ..policies import policy_names
+
+    names = policy_names("router")
+    if value not in names and ":" not in value:
+        raise ValueError(unknown("router", value, names) + "; or module:Class")
+    return value
+
+
+RouterName = Annotated[str, AfterValidator(_router)]
+
+
+class ReplicaGroup(Section):
+    """Replicas of one kind: what is given here replaces what the scenario says, key by key; the rest is the same.
+
+    Attributes
+    ----------
+    count : how many
+    name : what they are called in results; default: their device
+    device : their device
+    engine : their serving engine
+    model : their model
+    parallelism : how one of them is spread over GPUs
+    node : the machine around their GPUs
+    quantization : their number formats
+    kernels : which kernels they run
+    scheduler : their scheduler
+    kv_cache : their KV cache
+    speculative : their speculative decoding
+    price : what one of their GPUs costs
+    """
+
+    count: PositiveCount = 1
+    name: str | None = None
+    device: Device | None = None
+    engine: str | None = None
+    model: str | None = None
+    parallelism: Parallelism | None = None
+    node: Node | None = None
+    quantization: QuantizationSection | None = None
+    kernels: Kernels | None = None
+    scheduler: SchedulerSection | None = None
+    kv_cache: KVCacheSection | None = None
+    speculative: Speculative | None = None
+    price: Price | None = None
+
+    @model_serializer
+    def _given(self) -> dict[str, Any]:
+        """Return what was given: a default that is spelled out would replace what the scenario says."""
+        return {name: _dumped(getattr(self, name)) for name in type(self).model_fields if self._has(name)}
+
+    def _has(self, name: str) -> bool:
+        return name in self.model_fields_set or name == "count"
+
+    def over(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the scenario of one of these replicas, given that of them all, as plain data."""
+        own = {key: value for key, value in self._given().items() if key not in ("count", "name")}
+        return _merged(base, own)
+
+
+def _dumped(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, Section) else value
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with the leaves of ``own`` in their place; a device is one leaf."""
+    merged = dict(base)
+    for key, value in own.items():
+        known = merged.get(key)
+        if key != "device" and isinstance(value, Mapping) and isinstance(known, Mapping):
+            value = _merged(cast("Mapping[str, Any]", known), cast("Mapping[str, Any]", value))
+        merged[key] = value
+    return merged
+
+
+def _replicas(value: object) -> object:
+    return cast("object", value) if isinstance(value, list | tuple) else _count(value)
+
+
+def _count(value: object) -> int:
+    count = parse_count(value)
+    if not 1 <= count <= MOST_REPLICAS:
+        raise ValueError(f"{value!r} replicas; allowed: 1 to {MOST_REPLICAS}")
+    return count
+
+
+class Cluster(Section):
+    """Several replicas behind a router.
+
+    Attributes
+    ----------
+    replicas : how many copies of the engine; or a list of groups, each with ``count`` and what it has of its own
+        (``[{device: h100_sxm, count: 2}, {device: l40s, count: 4, scheduler: {max_num_seqs: 64}}]``)
+    router : how requests are spread over them: a policy of this package, or ``module:Class``
+    router_options : further settings of that policy, as its class describes them (``cache_threshold`` of
+        ``prefix_affinity``, ...)
+    pools : replicas for prefill and for decode, and the link between
+    autoscale : replicas that come and go with the load
+    failures : replicas that fail
+    """
+
+    replicas: Annotated[
+        int | Annotated[tuple[ReplicaGroup, ...], Field(min_length=1)], BeforeValidator(_replicas)
+    ] = 1
+    router: RouterName = "least_outstanding"
+    router_options: dict[str, Any] = Field(default_factory=dict)
+    pools: Open | None = None
+    autoscale: Open | None = None
+    failures: Open | None = None
+
+    @property
+    def total(self) -> int:
+        """Replicas in all."""
+        return (
+            self.replicas if isinstance(self.replicas, int) else sum(group.count for group in self.replicas)
+        )
