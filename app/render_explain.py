@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..sim.output import to_json
-from ..sim.studies.explain import metric_word
+from ..sim.studies.effects import metric_word
 from ..sim.studies.waterfall import named
 from .render import SHARE_WORDS
 from .render_devices import WRITE
@@ -14,7 +14,7 @@ from .render_roofline import known
 from .text import csv_of, labelled, milliseconds, number, percent, table, text_of
 
 if TYPE_CHECKING:
-    from ..sim.studies.explain import Effect, Explained, Explanation
+    from ..sim.studies.effects import Effect, Explained, Explanation
     from ..sim.studies.waterfall import Difference, Waterfall
 
 NOTHING = 0.0005
@@ -55,6 +55,8 @@ def _lever_rows(found: Explanation) -> Iterator[dict[str, Any]]:
                 "elasticity": lever.elasticity,
                 found.metric: effect.value,
                 "change": effect.change,
+                "change.low": effect.interval[0] if effect.interval else None,
+                "change.high": effect.interval[1] if effect.interval else None,
                 **{f"change.{name}": change for name, change in (effect.changes or {}).items()},
                 **{f"change.{name}": share for name, share in shares.items()},
                 "stability": effect.stability,
@@ -66,7 +68,12 @@ def _lever_rows(found: Explanation) -> Iterator[dict[str, Any]]:
 def _lever_lines(found: Explanation) -> Iterator[str]:
     changed = ", ".join(f"{key} {value}" for key, value in found.whatif.items())
     title = [f"{found.device} with {changed}" if changed else found.device, found.model]
-    title.append(f"{found.requests:,} requests in every run (seed {found.seed})")
+    seeds = (
+        f"seed {found.seed}"
+        if found.repeat == 1
+        else f"seeds {found.seed} to {found.seed + found.repeat - 1}"
+    )
+    title.append(f"{found.requests:,} requests in every run ({seeds})")
     yield from labelled("", " · ".join(title))
     yield ""
     moving = [lever for lever in found.levers if lever.swing >= NOTHING]
@@ -81,11 +88,13 @@ def _lever_lines(found: Explanation) -> Iterator[str]:
         yield from labelled("cannot be", f"{about}: {text}")
     yield from labelled("answer", found.advice)
     yield from labelled("base", found.sentence)
-    notes = ((note, lever, effect) for lever, effect in _pairs(found) for note in effect.notes)
+    others = ((lever, effect) for lever, effect in _pairs(found) if lever.group != "device")
+    notes = ((note, lever, effect) for lever, effect in others for note in effect.notes)
     for text, about in _by_text(notes).items():
         yield from labelled("note", f"{about}: {text}")
     if found.level:
-        yield from labelled("prediction", known(found.level, found.whatif))
+        paired = "; ± is half of a 90 % interval, from runs paired by seed" if found.repeat > 1 else ""
+        yield from labelled("prediction", known(found.level, found.whatif) + paired)
     yield from labelled(
         "levers", "what-if devices keep what was fitted to the base; none of them was measured"
     )
@@ -117,7 +126,11 @@ def _lever_cells(lever: Explained) -> list[str | None]:
 
 
 def _change(effect: Effect) -> str:
-    return "-" if effect.change is None else f"{100 * effect.change:+.1f} %"
+    if effect.change is None:
+        return "-"
+    if effect.interval is None:
+        return f"{100 * effect.change:+.1f} %"
+    return f"{100 * effect.change:+.1f} ±{50 * (effect.interval[1] - effect.interval[0]):.1f} %"
 
 
 def _bar(lever: Explained, widest: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..sim.output import to_json
-from ..sim.studies.explain import metric_word
+from ..sim.studies.effects import metric_word
 from .render import SHARE_WORDS
 from .render_explain import write
 from .text import csv_of, labelled, table, text_of

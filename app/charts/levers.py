@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from ...sim.studies.explain import better
+from ...sim.studies.effects import better
 from . import palette
 from .data import WIDTH, Layered, Row, Rows, chart, some
 

@@ -56,6 +56,10 @@ def explain(
     requests: Annotated[
         int, typer.Option("--requests", metavar="N", help="Requests that every run serves: at most so many.")
     ] = 300,
+    repeat: Annotated[
+        int,
+        typer.Option("--repeat", metavar="N", help="Move levers with N seeds: intervals of paired runs."),
+    ] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -102,7 +106,7 @@ def explain(
         return
     if candidate is None:
         with progress_bar("runs", quiet=quiet) as progress:
-            levers = move(asked, percent=percent, progress=progress, **where)
+            levers = move(asked, percent=percent, repeat=repeat, progress=progress, **where)
         emit(render_explanation(levers, form.value))
         say(f"{levers.ran} runs done, {levers.found} kept from before", quiet=quiet)
         return

@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...hwmodels.errors import MemboundError, unknown
 from ..scenario.resolve import ResolvedScenario, resolve
 from ..scenario.schema import Scenario
+from .effects import Effect, Explained, Explanation, advice, better
 from .fewer import with_requests
-from .levers import Group, Lever, Try, levers_of
+from .levers import Lever, Try, levers_of
+from .paired import spans
 from .study import Plan, StudyError
 from .sweep import sweep
 
 if TYPE_CHECKING:
-    from .point import Point
+    from .point import Point, Span
 
 Progress = Callable[[int, int], None]
 REQUESTS = 300
 PERCENT = 10.0
+MAX_REPEAT = 1000
 STEADY, OTHERWISE = "latency.e2e_s.mean", "throughput.output_tokens_per_s"
 """What is looked at: of a run in a steady state, and of one that is not, whose mean latencies say nothing."""
 SHORT: Mapping[str, str] = {
@@ -40,113 +43,6 @@ SHOWN: tuple[str, ...] = (
     "throughput.output_tokens_per_s", "cost.usd_per_million_output_tokens",
 )  # fmt: skip
 """Metrics whose change is kept of every try, beside the time shares and the one that is looked at."""
-SMALLER_IS_BETTER = ("latency.", "cost.", "energy.", "requests.rejected", "requests.preemptions", "kv.waste")
-LARGER_IS_BETTER = ("throughput.", "slo.", "requests.completed")
-FREE: tuple[Group, ...] = ("setting", "precision")
-"""Groups of levers that cost nothing to move."""
-SMALL = 0.01
-"""A lever that moves the metric by less than this share is not worth a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What one changed value of a lever does.
-
-    Attributes
-    ----------
-    text : the value, as shown
-    ratio : new value over old; None where the lever is no number
-    value : the metric looked at; None where it is not known
-    change : its share of change against the base; None where it is not known
-    changes : the same of other metrics, by dotted name
-    time_share : cause -> change of its share of the time [-]
-    stability : ``steady``, or why mean latencies say nothing
-    notes : what is said of this run and not of the base
-    error : why it cannot be; empty where it can
-    hash : of everything the figures depend on
-    """
-
-    text: str
-    ratio: float | None
-    value: float | None = None
-    change: float | None = None
-    changes: Mapping[str, float] | None = None
-    time_share: Mapping[str, float] | None = None
-    stability: str | None = None
-    notes: tuple[str, ...] = ()
-    error: str = ""
-    hash: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """One lever and what moving it does.
-
-    Attributes
-    ----------
-    leaf : dotted name
-    group : ``device``, ``setting``, ``precision`` or ``gpus``; see ``Lever``
-    value : what it is
-    effects : less and more of it; of what is no number, its other values
-    elasticity : share by which the metric changes for each share that the lever grows by; None if it is no number
-    swing : the largest change of the metric that it brings, either way [-]
-    gain : the largest change for the better [-]; 0 where there is none, None where better is not defined
-    best : the value that brings it
-    """
-
-    leaf: str
-    group: Group
-    value: Any
-    effects: tuple[Effect, ...]
-    elasticity: float | None
-    swing: float
-    gain: float | None
-    best: str
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The levers of a scenario, the one with the largest swing first.
-
-    Attributes
-    ----------
-    name : the scenario's
-    metric : what is looked at, dotted name in ``summary.json``
-    base : its value with nothing changed
-    levers : by swing; those that change nothing last
-    percent : by how much numbers were made less and more
-    requests : served in every run, the same
-    seed : of all runs
-    level : how well the least known kernel of the base is known
-    device, model, whatif : ids, and datasheet values of the base that were overridden
-    bound, sentence, stability : verdict of the base
-    advice : what to change first
-    ran, found : runs done now, and runs that were kept from before
-    """
-
-    name: str
-    metric: str
-    base: float
-    levers: tuple[Explained, ...]
-    percent: float
-    requests: int
-    seed: int
-    level: str | None
-    device: str
-    model: str
-    whatif: Mapping[str, Any]
-    bound: str
-    sentence: str
-    stability: str | None
-    advice: str
-    ran: int
-    found: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as plain data (``explain --format json``); what it took is left out."""
-        data = asdict(self)
-        del data["ran"], data["found"]
-        return data
 
 
 def explain(
@@ -154,6 +50,7 @@ def explain(
     *,
     percent: float = PERCENT,
     requests: int = REQUESTS,
+    repeat: int = 1,
     metric: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     backend: str = "joblib",
@@ -170,6 +67,7 @@ def explain(
     scenario : the question, with a load
     percent : numbers are made so much less and more [%]
     requests : at most so many of its requests are served, in every run the same
+    repeat : runs of each, the seed one higher each time: changes get intervals of pairs
     metric : what to look at, dotted name in ``summary.json`` or short (``tpot``); default: mean E2E latency, or
         output tokens a second where the base has no steady state
     folder : where runs are kept; default: the user's cache
@@ -183,6 +81,8 @@ def explain(
     """
     if not 0 < percent < 100:
         raise StudyError(f"percent {percent:g}; allowed: above 0, below 100")
+    if not 1 <= repeat <= MAX_REPEAT:
+        raise StudyError(f"repeat {repeat}; allowed: 1 to {MAX_REPEAT:,}")
     pinned = resolve(with_requests(scenario, requests), "size")
     levers = levers_of(pinned, percent / 100)
     tried = {(at, n): each for at, lever in enumerate(levers) for n, each in enumerate(lever.tries)}
@@ -190,39 +90,41 @@ def explain(
     runs = {key: made for key, made in work.items() if isinstance(made, ResolvedScenario)}
     plan = Plan(
         scenario.name,
-        ({}, *(dict(tried[key].settings) for key in runs)),
-        (pinned.scenario, *(run.scenario for run in runs.values())),
+        ({}, *(dict(tried[key].settings) for key in runs)) * repeat,
+        tuple(_seeded(each.scenario, again) for again in range(repeat) for each in (pinned, *runs.values())),
         1,
     )
     kept = default_folder() if folder is None else Path(folder)
     result = sweep(plan, kept, backend=backend, address=address, jobs=jobs, progress=progress)
-    base, *points = result.points
+    many = 1 + len(runs)
+    bases, *columns = (result.points[at::many] for at in range(many))
+    base = bases[0]
     if base.error:
         raise StudyError(base.error)
     looked_at = metric_of(base, metric)
-    found = dict(zip(runs, points, strict=True))
+    found = dict(zip(runs, columns, strict=True))
     effects = {
-        key: _effect(each, found[key], base, looked_at, _notes(runs[key], pinned))
+        key: _effect(each, found[key], bases, looked_at, _notes(runs[key], pinned))
         if key in found
         else Effect(each.text, each.ratio, error=str(work[key]))
         for key, each in tried.items()
     }
-    explained = [
-        _explained(lever, [effects[at, n] for n in range(len(lever.tries))], looked_at)
+    rows = [
+        explained(lever, [effects[at, n] for n in range(len(lever.tries))], looked_at)
         for at, lever in enumerate(levers)
     ]
-    ordered = tuple(sorted(explained, key=lambda each: -each.swing))
+    ordered = tuple(sorted(rows, key=lambda each: -each.swing))
     asked, verdict = scenario.device, base.summary["verdict"]
-    value = base.metrics[looked_at]
-    assert value is not None
+    values = [point.metrics[looked_at] for point in bases]
     return Explanation(
         name=scenario.name,
         metric=looked_at,
-        base=value,
+        base=fmean(value for value in values if value is not None),
         levers=ordered,
         percent=percent,
         requests=int(base.metrics["requests.submitted"] or 0),
         seed=pinned.scenario.simulation.seed,
+        repeat=repeat,
         level=base.level,
         device=pinned.device.id,
         model=pinned.model.id,
@@ -239,31 +141,6 @@ def explain(
 def default_folder() -> Path:
     """Return where runs are kept if nobody says where: the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "membound" / "explain"
-
-
-def better(metric: str, change: float) -> float | None:
-    """Return a change as a gain: above 0 is better; None where better is not defined.
-
-    >>> better("latency.tpot_s.mean", -0.2), better("throughput.requests_per_s", 0.1)
-    (0.2, 0.1)
-    """
-    if metric.startswith(SMALLER_IS_BETTER):
-        return -change
-    return change if metric.startswith(LARGER_IS_BETTER) else None
-
-
-def metric_word(metric: str) -> str:
-    """Return a metric's name for people.
-
-    >>> metric_word("latency.e2e_s.mean"), metric_word("latency.ttft_s.p99")
-    ('E2E', 'TTFT p99')
-    """
-    section, _, name = metric.partition(".")
-    if section != "latency":
-        return name.replace("_", " ")
-    short, _, which = name.partition("_s.")
-    word = short.upper() if short != "queue" else short
-    return word if which == "mean" else f"{word} {which}"
 
 
 def varied_by(base: ResolvedScenario, settings: Mapping[str, Any]) -> ResolvedScenario | MemboundError:
@@ -293,38 +170,69 @@ def metric_of(base: Point, asked: str | None) -> str:
     return name
 
 
-def _effect(tried: Try, point: Point, base: Point, metric: str, notes: tuple[str, ...]) -> Effect:
-    if point.error:
-        return Effect(tried.text, tried.ratio, error=point.error, hash=point.hash)
-    changes = dict(_changes(base, point, dict.fromkeys((*SHOWN, metric))))
-    shares = {
-        name.removeprefix("time_share."): (value or 0.0) - (base.metrics.get(name) or 0.0)
-        for name, value in point.metrics.items()
-        if name.startswith("time_share.")
+def _effect(
+    tried: Try, points: Sequence[Point], bases: Sequence[Point], metric: str, notes: tuple[str, ...]
+) -> Effect:
+    """Return what a try does, seed by seed against the base of that seed."""
+    point = points[0]
+    error = next((each.error for each in points if each.error), "")
+    if error:
+        return Effect(tried.text, tried.ratio, error=error, hash=point.hash)
+    changes = {
+        name: found
+        for name in dict.fromkeys((*SHOWN, metric))
+        if len(found := list(_changes(bases, points, name))) == len(points)
     }
+    values = [each.metrics.get(metric) for each in points]
+    known = [value for value in values if value is not None]
+    causes = [name for name in point.metrics if name.startswith("time_share.")]
+    moved = {
+        name: fmean(
+            (b.metrics.get(name) or 0.0) - (a.metrics.get(name) or 0.0) for a, b in _pairs(bases, points)
+        )
+        for name in causes
+    }
+    own = changes.get(metric)
     return Effect(
         text=tried.text,
         ratio=tried.ratio,
-        value=point.metrics.get(metric),
-        change=changes.get(metric),
-        changes=changes,
-        time_share=shares,
+        value=fmean(known) if len(known) == len(values) else None,
+        change=fmean(own) if own else None,
+        interval=spans({metric: own}, "mean")[metric] if own and len(own) > 1 else None,
+        changes={name: fmean(each) for name, each in changes.items()},
+        time_share={name.removeprefix("time_share."): share for name, share in moved.items()},
         stability=point.summary["verdict"]["stability"],
         notes=notes,
         hash=point.hash,
     )
 
 
-def _changes(base: Point, point: Point, metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    for name in metrics:
+def _pairs(bases: Sequence[Point], points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
+    """Yield each run with the base of its seed."""
+    return zip(bases, points, strict=True)
+
+
+def _changes(bases: Sequence[Point], points: Sequence[Point], name: str) -> Iterator[float]:
+    for base, point in _pairs(bases, points):
         before, after = base.metrics.get(name), point.metrics.get(name)
         if before and after is not None:
-            yield name, after / before - 1
+            yield after / before - 1
 
 
-def _explained(lever: Lever, effects: Sequence[Effect], metric: str) -> Explained:
+def _seeded(scenario: Scenario, again: int) -> Scenario:
+    """Return a scenario with its seed so many higher."""
+    if not again:
+        return scenario
+    simulation = scenario.simulation
+    seeded = simulation.model_copy(update={"seed": simulation.seed + again})
+    return scenario.model_copy(update={"simulation": seeded})
+
+
+def explained(lever: Lever, effects: Sequence[Effect], metric: str) -> Explained:
+    """Return a lever with the effects of its values, summed up for one metric."""
     known = [(each, each.change) for each in effects if each.change is not None]
-    gains = [(better(metric, change), each) for each, change in known]
+    sure = [(each, change) for each, change in known if not _crosses(each.interval)]
+    gains = [(better(metric, change), each) for each, change in sure]
     best = max(((gain, each.text) for gain, each in gains if gain is not None), default=None)
     undefined = better(metric, 0.0) is None
     return Explained(
@@ -339,59 +247,14 @@ def _explained(lever: Lever, effects: Sequence[Effect], metric: str) -> Explaine
     )
 
 
+def _crosses(interval: Span | None) -> bool:
+    """Tell whether an interval holds both less and more."""
+    return interval is not None and interval[0] < 0 < interval[1]
+
+
 def _elasticity(effects: Sequence[Effect]) -> float | None:
     """Return the slope of log metric over log lever, between the ends that ran and the base."""
     ends = [(1.0, 1.0)]
     ends += [(e.ratio, e.change + 1) for e in effects if e.ratio and e.change is not None and e.change > -1]
     (low, below), (high, above) = min(ends), max(ends)
     return math.log(above / below) / math.log(high / low) if high > low else None
-
-
-def advice(levers: Sequence[Explained], metric: str, percent: float) -> str:
-    """Return the sentence that says what to change first.
-
-    Settings and number formats come first, since they cost nothing; then the device's numbers, for whoever chooses the
-    next one.
-    """
-    if better(metric, 0.0) is None:
-        first = levers[0]
-        return f"{first.leaf} moves {metric_word(metric)} most, by {100 * first.swing:.1f} %"
-    free, device, gpus = (
-        next((each for each in _by_gain(levers, groups) if _gain(each) >= SMALL), None)
-        for groups in (FREE, ("device",), ("gpus",))
-    )
-    said: list[str] = []
-    if free:
-        quality = " (its effect on answers is not simulated)" if free.group == "precision" else ""
-        said.append(f"change {free.leaf} to {free.best} first: {_outcome(free, metric)}{quality}")
-    else:
-        said.append(f"no setting and no number format is worth {100 * SMALL:.0f} %")
-    if device:
-        others = [e for e in _by_gain(levers, ("device",)) if e is not device and _gain(e) >= SMALL]
-        then = ", ".join(f"{_plain(e.leaf)} {100 * _gain(e):.1f} %" for e in others[:2])
-        said.append(
-            f"of the device's numbers {_plain(device.leaf)} {device.best} brings most: {_outcome(device, metric)}"
-            + (f" ({then} next)" if then else "")
-        )
-    else:
-        said.append(f"{percent:g} % of no device number is worth {100 * SMALL:.0f} %")
-    if gpus:
-        said.append(f"with other numbers of GPUs, {gpus.leaf} {gpus.best}: {_outcome(gpus, metric)}")
-    return "; ".join(said)
-
-
-def _by_gain(levers: Sequence[Explained], groups: Sequence[str]) -> list[Explained]:
-    return sorted((each for each in levers if each.group in groups), key=_gain, reverse=True)
-
-
-def _gain(lever: Explained) -> float:
-    return lever.gain or 0.0
-
-
-def _plain(leaf: str) -> str:
-    return leaf.removeprefix("device.")
-
-
-def _outcome(lever: Explained, metric: str) -> str:
-    sign = "-" if metric.startswith(SMALLER_IS_BETTER) else "+"
-    return f"{metric_word(metric)} {sign}{100 * _gain(lever):.1f} %"

@@ -90,12 +90,15 @@ def _device(resolved: ResolvedScenario, share: float) -> Iterator[Lever]:
             continue
         value = cast("float", sourced.value)
         tries: list[Try] = []
-        for sign in (-1, 1):
-            new: int | float = value * (1 + sign * share)
-            new = round(new) if isinstance(value, int) else new
+        for factor in (1 - share, 1 + share):
+            new: int | float = round(value * factor) if isinstance(value, int) else value * factor
             if new != value and new > 0:
+                # Of a what-if the value itself, since a factor would start from what it varies.
+                given_as = f"x{factor:g}" if len(same) == 1 else new
                 others = {key: kept for key, kept in same.items() if key != name}
-                tries.append(Try(_signed(new / value - 1), {"device": {**others, name: new}}, new / value))
+                tries.append(
+                    Try(_signed(new / value - 1), {"device": {**others, name: given_as}}, new / value)
+                )
         yield Lever(f"device.{name}", "device", value, tuple(tries))
 
 

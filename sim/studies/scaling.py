@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...hwmodels.errors import MemboundError
 from ..scenario.resolve import resolve
 from ..scenario.schema import Scenario
-from .explain import REQUESTS, better, default_folder, metric_of
+from .effects import better
+from .explain import REQUESTS, default_folder, metric_of
 from .fewer import with_requests
 from .study import Plan, StudyError
 from .sweep import sweep

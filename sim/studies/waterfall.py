@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ...hwmodels.errors import MemboundError
 from ..scenario.resolve import resolve
 from ..scenario.schema import Scenario, leaf
-from .explain import REQUESTS, better, default_folder, metric_of, metric_word
+from .effects import better, metric_word
+from .explain import REQUESTS, default_folder, metric_of
 from .fewer import with_requests
 from .point import settings_between
 from .study import Plan, StudyError

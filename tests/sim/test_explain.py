@@ -10,8 +10,9 @@ import pytest
 from membound.app.cli import main
 from membound.sim.run import simulate
 from membound.sim.scenario import resolve
-from membound.sim.studies.explain import explain, varied_by
-from membound.sim.studies.levers import levers_of
+from membound.sim.studies.effects import Effect
+from membound.sim.studies.explain import explain, explained, varied_by
+from membound.sim.studies.levers import Lever, levers_of
 from membound.sim.studies.study import StudyError
 from membound.sim.studies.waterfall import waterfall
 
@@ -115,6 +116,30 @@ def test_repeats_find_every_run_and_say_the_same(found, folder):
     assert again.to_dict() == found.to_dict()
 
 
+def test_repeats_pair_every_lever_with_the_base_of_its_seed(folder):
+    asked = scenario().replace(workload__requests=12)
+    seeds = [explain(asked.replace(simulation__seed=seed), folder=folder, jobs=1) for seed in (0, 1, 2)]
+    both = explain(asked, repeat=3, folder=folder, jobs=1)
+    assert both.ran == 0, "the same runs"
+    assert both.base == pytest.approx(sum(each.base for each in seeds) / 3)
+    for leaf in ("device.hbm_bandwidth", "quantization.weights"):
+        effect, *singles = (lever(each, leaf).effects[0] for each in (both, *seeds))
+        changes = [single.change for single in singles]
+        assert effect.change == pytest.approx(sum(changes) / 3)
+        assert effect.interval[0] <= effect.change <= effect.interval[1]
+        assert all(single.interval is None for single in singles)
+    same = lever(both, "device.link.bandwidth").effects[0]
+    assert (same.change, same.interval) == (0, (0, 0))
+
+
+def test_a_gain_that_its_interval_is_not_sure_of_is_none():
+    unsure = Effect("x", None, change=-0.1, interval=(-0.3, 0.1))
+    sure = Effect("x", None, change=-0.1, interval=(-0.15, -0.05))
+    a_lever = Lever("kernels.attention", "setting", "flash", ())
+    assert [explained(a_lever, [each], E2E).gain for each in (unsure, sure)] == [0, 0.1]
+    assert explained(a_lever, [unsure], E2E).swing == 0.1
+
+
 def test_what_cannot_be_is_an_error_of_that_lever_alone(folder):
     result = explain(scenario(device="l4"), folder=folder, jobs=1, requests=5, percent=40)
     less, more = lever(result, "kv_cache.gpu_memory_utilization").effects
@@ -164,6 +189,7 @@ def test_what_cannot_be_alone_is_taken_with_what_makes_it_possible(folder):
     [
         ({"percent": 0}, "percent 0; allowed: above 0"),
         ({"metric": "tpott"}, "nearest: 'tpot'"),
+        ({"repeat": 0}, "repeat 0; allowed: 1 to"),
         ({"requests": 0}, "requests 0; allowed: 1 or more"),
     ],
 )
