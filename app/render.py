@@ -11,9 +11,9 @@ from typing import Any
 
 from ..sim.output import to_json
 from .clustertext import replica_lines
+from .latencytext import LATENCY_COLUMNS, LATENCY_ROWS, contention, latency_rows
 from .steadytext import steady_state, window_table
 from .text import (
-    DASH,
     LABEL,
     NARROW,
     csv_of,
@@ -29,11 +29,6 @@ from .text import (
 
 Summary = Mapping[str, Any]
 
-LATENCY_ROWS: tuple[tuple[str, str], ...] = (
-    ("queue", "queue_s"), ("TTFT", "ttft_s"), ("TTFT at client", "client_ttft_s"), ("TPOT", "tpot_s"),
-    ("ITL", "itl_s"), ("E2E", "e2e_s"),
-)  # fmt: skip
-LATENCY_COLUMNS: tuple[str, ...] = ("mean", "p50", "p90", "p95", "p99", "max")
 SHARE_WORDS: Mapping[str, str] = {
     "hbm_weights": "HBM weights", "hbm_kv": "HBM KV", "hbm_activations": "HBM activations",
     "latency": "in-kernel latency",
@@ -114,7 +109,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("KV tiers", _tiers(summary)),
         *labelled("KV swap", _swap(summary)),
         *labelled("speculation", _speculation(summary)),
-        *labelled("contention", _contention(summary)),
+        *labelled("contention", contention(summary)),
         *_colocated(summary),
         *labelled("answer", str(summary["verdict"]["sentence"]), strong=color),
         *labelled("prediction", _prediction(summary)),
@@ -165,7 +160,7 @@ def _latency_table(summary: Summary) -> list[str]:
         return []
     thresholds = _thresholds(summary)
     columns = [*LATENCY_COLUMNS, *(["SLO"] if thresholds else [])]
-    rows = _latency_rows(summary["latency"], quotes_means(summary))
+    rows = latency_rows(summary["latency"], quotes_means(summary))
     if thresholds:
         for (_, metric), row in zip(LATENCY_ROWS, rows, strict=True):
             row.append(thresholds.get(metric, ""))
@@ -173,24 +168,12 @@ def _latency_table(summary: Summary) -> list[str]:
     return table(["latency [ms]", *columns], rows, right=right, widths=[LABEL - 1, *[9] * len(columns)])
 
 
-def _latency_rows(latencies: Mapping[str, Any], quoted: bool) -> list[list[str]]:
-    """Return a row of cells a metric; means only where they may be quoted."""
-    return [
-        [label]
-        + [
-            DASH if name == "mean" and not quoted else _cell(latencies[metric][name])
-            for name in LATENCY_COLUMNS
-        ]
-        for label, metric in LATENCY_ROWS
-    ]
-
-
 def _colocated(summary: Summary) -> list[str]:
     """Return the latencies [ms] of the second model on the device, and what else is known of it."""
     found: Mapping[str, Any] = summary.get("colocated") or {}
     if not found:
         return []
-    rows = _latency_rows(found["latency"], quotes_means(summary))
+    rows = latency_rows(found["latency"], quotes_means(summary))
     head = f"{found['model']} [ms]"
     label = max(LABEL - 1, len(head))
     return [
@@ -205,22 +188,9 @@ def _colocated(summary: Summary) -> list[str]:
         *labelled("throughput", _throughput(found)),
         *labelled("time spent", _shares(found["time_share"])),
         *labelled("memory", _memory(found)),
-        *labelled("contention", _contention(found)),
+        *labelled("contention", contention(found)),
         "",
     ]
-
-
-def _contention(summary: Summary) -> list[str]:
-    """Say how much slower steps were because others used the device, and what they waited for."""
-    found: Mapping[str, Any] = summary.get("contention") or {}
-    if not found or found["slowdown"] is None:
-        return []
-    words = {"hbm": "HBM", "compute": "compute units", "link": "link"}
-    waits = ", ".join(
-        f"{percent(share)} for {words[name]}" for name, share in found["waited_share"].items() if share
-    )
-    slower = f"steps take {number(found['slowdown'])} times as long as alone"
-    return [slower, *([f"of busy time they wait {waits}"] if waits else [])]
 
 
 def _thresholds(summary: Summary) -> dict[str, str]:
@@ -399,10 +369,6 @@ def notes(summary: Summary) -> list[str]:
     """Return the warnings about the run itself; why a figure is unknown is only in the JSON."""
     said = [note for note in summary["confidence"]["warnings"] if " is null: " not in note]
     return [note for note in said if not note.startswith("latency is of this run")]
-
-
-def _cell(seconds: float | None) -> str:
-    return DASH if seconds is None else milliseconds(seconds)
 
 
 def quotes_means(summary: Summary) -> bool:

@@ -78,8 +78,9 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
         return PipelineStepModel(
             *target, sampling=sampling, routing=routing, attention=attention, networks=resolved.networks
         )
+    fidelity = scenario.simulation.fidelity
     if asked is None:
-        return StepModel(*target, sampling=sampling, routing=routing, attention=attention)
+        return StepModel(*target, sampling=sampling, routing=routing, attention=attention, fidelity=fidelity)
     return SpeculativeStepModel(
         *target,
         num_speculative_tokens=asked.num_speculative_tokens,
@@ -88,6 +89,7 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
         sampling=sampling,
         routing=routing,
         attention=attention,
+        fidelity=fidelity,
     )
 
 

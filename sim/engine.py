@@ -100,6 +100,7 @@ class Engine(Outputs):
         self.device = device
         self.mover = mover
         self.among_others = among_others
+        self.may_rest = False  # where another engine on the same pool says when to look again
         if mover is not None and device is not None:
             raise ValueError("KV tiers on a device that others use too are not built yet")
 
@@ -304,6 +305,8 @@ class Engine(Outputs):
                 worked = self._compose(now)
                 if self.run is not None:
                     break
+                if self.may_rest and not (worked or flights):
+                    break
                 if self.waiting and not (worked or self.running or any(f.steps for f in flights)):
                     raise RuntimeError(
                         f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
@@ -335,8 +338,8 @@ class Engine(Outputs):
         cohort, padding, rules = self.decoding, self.padding, self.speculation
         cohort.switch(self._drafts(len(self.running)))
         batch = self.scheduler.schedule(self, self.allocator)
-        if not (self.running or self.waiting or batch.preempted):
-            return False  # the last who waited were shed
+        if not (self.running or self.waiting or batch.preempted) or (self.may_rest and not batch.tokens):
+            return False  # the last who waited were shed, or all wait for what others hold
         load = StepLoad(self.timer.needs_contexts)
         if batch.decoding:
             self.live_tokens += load.add_cohort(cohort)

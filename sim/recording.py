@@ -217,7 +217,7 @@ def _rebuilding(replica: Replica) -> Callable[[StepDevice], AnyStepModel]:
 
 def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: int) -> tuple[str, ...]:
     """Return what a reader should know, each said once however many replicas it holds for."""
-    said = [*resolved.warnings, *([UNVALIDATED] if len(replicas) > 1 else [])]
+    said = [*resolved.warnings, *([UNVALIDATED] if resolved.scenario.cluster.total > 1 else [])]
     for replica in replicas:
         own = replica.kind.resolved
         said += own.warnings if own is not resolved else ()

@@ -20,6 +20,7 @@ from .engine import Engine
 from .offload import mover_of
 from .pipeline import Pipeline
 from .recorder import Recorder
+from .resources import SharedDevice
 
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import StepDevice
@@ -84,10 +85,24 @@ class Replica:
         return self.allocator.block_size if self.kind.resolved.kv_cache.enable_prefix_caching else None
 
     def start(
-        self, env: Clock, on_finish: Callable[[Request], None], *, among_others: bool = False
+        self,
+        env: Clock,
+        on_finish: Callable[[Request], None],
+        *,
+        among_others: bool = False,
+        device: SharedDevice | None = None,
     ) -> Engine:
-        """Put its engine on a clock; see `Engine`."""
+        """Put its engine on a clock; see `Engine`.
+
+        By kernels its steps are work on a device, even if nobody else uses it; KV transfers
+        bring their own, and stages of a pipeline meet nobody.
+        """
         resolved, model = self.kind.resolved, self.kind.model
+        mover = mover_of(self.allocator)
+        pipeline = Pipeline(model) if isinstance(model, PipelineStepModel) else None
+        by_kernel = resolved.scenario.simulation.fidelity == "kernel"
+        if device is None and by_kernel and mover is None and pipeline is None:
+            device = SharedDevice(env)
         self.engine = Engine(
             env,
             self.scheduler,
@@ -98,9 +113,10 @@ class Replica:
             async_scheduling=resolved.scheduler.async_scheduling and self.scheduler.supports_async,
             fast_forward=resolved.scenario.simulation.fast_forward,
             on_finish=on_finish,
-            mover=mover_of(self.allocator),
+            device=device,
+            mover=mover,
             speculation=self.rules,
-            pipeline=Pipeline(model) if isinstance(model, PipelineStepModel) else None,
+            pipeline=pipeline,
             among_others=among_others,
         )
         return self.engine

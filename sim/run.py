@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .building import make_allocator, make_router, make_scheduler, size_pool, step_model
+from .colocated import play_colocated
 from .recording import make_record
 from .replica import Replica, ReplicaKind
 from .result import SimulationResult
 from .scenario.resolve import ResolvedScenario, resolve
 from .serving import serve
+from .splitrun import play_split
 
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import StepDevice
@@ -61,6 +63,10 @@ def play(
     vary : makes another engine and device of those of a kind of replicas (draws)
     levers : work out what would have made the steps shorter
     """
+    if resolved.colocated is not None:
+        return play_colocated(resolved, workload, vary=vary, keep_steps=keep_steps, progress=progress)
+    if resolved.scenario.compute_split is not None:
+        return play_split(resolved, workload, vary=vary, keep_steps=keep_steps, progress=progress)
     replicas: list[Replica] = []
     for group in resolved.kinds:
         varied = (group.resolved, None) if vary is None else vary(group.resolved)

@@ -55,7 +55,7 @@ def serve(
     else:
         fleet = Fleet(env, replicas, router, on_finish)
         source = Source(env, requests, fleet.submit, *load, in_turn=True)
-    with _no_cycles():
+    with no_cycles():
         env.run()
     if ended != total:
         raise RuntimeError(f"{total - ended} of {total} requests were never served")
@@ -82,7 +82,7 @@ def _block_size(workload: Workload, replicas: Sequence[Replica], router: Router 
 
 
 @contextmanager
-def _no_cycles() -> Generator[None]:
+def no_cycles() -> Generator[None]:
     """Pause the collector of reference cycles: a run makes none, and the search costs a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from ...hwmodels.prices import list_price
 from ..fields import AUTO, ScenarioError
+from .colocated import share_memory, with_colocated
 from .groups import with_groups
 from .kvlevers import with_kv_levers
 from .parallel import check_experts, check_parallelism, networks_of, unvalidated_parallelism, with_link
 from .resolved import Group, KVCacheSettings, ResolvedScenario, SchedulerSettings
 from .schema import Scenario, leaf
+from .split import splitting
 
 if TYPE_CHECKING:
     from ...hwmodels.device import DeviceProfile
@@ -29,8 +31,6 @@ NOT_BUILT: Mapping[str, object] = {
     "cluster.pools": None,
     "cluster.autoscale": None,
     "cluster.failures": None,
-    "colocated": None,
-    "compute_split": None,
     "parallelism.data_parallel_size": 1,
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
@@ -58,11 +58,10 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
         simulator that is not built yet
     """
     resolved = _resolve_one(scenario, purpose)
-    return (
-        resolved
-        if purpose == "size"
-        else with_groups(resolved, lambda own: _resolve_one(own, purpose, resolved.workload))
-    )
+    if purpose == "size":
+        return resolved
+    beside = with_colocated(resolved, lambda own: _resolve_one(own, purpose))
+    return with_groups(beside, lambda own: _resolve_one(own, purpose, resolved.workload))
 
 
 def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None = None) -> ResolvedScenario:
@@ -86,7 +85,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
         overrides=_given(scenario),
     )
     filled = _fill(
-        scenario,
+        share_memory(scenario, defaults.gpu_memory_utilization),
         asdict(defaults)
         | {
             "name": engine.defaults.scheduler,
@@ -97,7 +96,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
     draft = draft_of(scenario, model)
     if purpose == "simulate":
         check_parallelism(scenario, filled.scheduler.name)
-        filled = _speculating(scenario, filled)
+        filled = splitting(scenario, _speculating(scenario, filled))
     if purpose == "simulate" and workload is None:
         workload = _workload(filled, engine)
     price, note = _price(scenario, device)

@@ -78,6 +78,7 @@ class ResolvedScenario:
     draft : what drafts on the device; None without speculation, or where the host looks drafts up
     networks : what each pipeline stage but the last has between itself and the next; None: the link of the machine
     groups : replicas that differ from it, and from each other; empty where all are as it says
+    colocated : the second model on the same device
     slo_classes : class to metric to threshold [s]
     usd_per_gpu_hour : what a GPU costs [USD/h], None where unknown
     price_note : where that figure is from
@@ -98,6 +99,7 @@ class ResolvedScenario:
     draft: Draft | None = None
     networks: tuple[Network | None, ...] = ()
     groups: tuple[Group, ...] = ()
+    colocated: ResolvedScenario | None = None
 
     @property
     def kinds(self) -> tuple[Group, ...]:

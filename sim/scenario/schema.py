@@ -14,6 +14,7 @@ from ..fields import Section
 from ..workload.spec import WorkloadSpec
 from .assign import assign
 from .cluster import Cluster
+from .colocated import Colocated
 from .device import Device
 from .errors import Where, one_line
 from .price import Price
@@ -22,7 +23,6 @@ from .sections import (
     Kernels,
     KVCacheSection,
     Node,
-    Open,
     Parallelism,
     QuantizationSection,
     SchedulerSection,
@@ -87,7 +87,7 @@ class Scenario(Section):
     workload: WorkloadSpec | None = None
     slo: Slo | None = None
     cluster: Cluster = Cluster()
-    colocated: Open | None = None
+    colocated: Colocated | None = None
     compute_split: ComputeSplit | None = None
     price: Price = Price()
     simulation: Simulation = Simulation()
@@ -139,8 +139,8 @@ def leaf(data: Mapping[str, Any], dotted: str) -> Any:
 
 def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
     """Change in place every leaf that names a file that is there, or that can name nothing but a file."""
-    for group in _groups(data):
-        move_paths(group, move)
+    for part in _parts(data):
+        move_paths(part, move)
     for tier in leaf(data, "kv_cache.tiers") or ():
         if isinstance(tier, dict):
             tier["kind"] = _moved_kind(cast("dict[str, Any]", tier).get("kind"), move)
@@ -155,14 +155,11 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
             (leaf(data, ".".join(parents)) if parents else data)[last] = moved
 
 
-def _groups(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the groups of replicas that have settings of their own, which are parts of a scenario."""
-    replicas = leaf(data, "cluster.replicas")
-    return (
-        [group for group in cast("list[Any]", replicas) if isinstance(group, dict)]
-        if isinstance(replicas, list)
-        else []
-    )
+def _parts(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what is part of a scenario by itself: groups of replicas with settings of their own, a second model."""
+    replicas: object = leaf(data, "cluster.replicas")
+    parts = [*(cast("list[Any]", replicas) if isinstance(replicas, list) else []), leaf(data, "colocated")]
+    return [part for part in parts if isinstance(part, dict)]
 
 
 def _moved_kind(kind: Any, move: Callable[[str], str]) -> Any:

@@ -343,15 +343,15 @@ class Slo(Section):
 
 
 class ComputeSplit(Section):
-    """Shares of the compute units that prefill and decode hold, side by side.
+    """Shares of the compute units that prefill and decode hold, as streams beside each other; alone each has all.
 
     Attributes
     ----------
     prefill, decode : shares; together at most 1
     """
 
-    prefill: Share
-    decode: Share
+    prefill: Annotated[Share, Gt(0)]
+    decode: Annotated[Share, Gt(0)]
 
     @model_validator(mode="after")
     def _at_most_1(self) -> ComputeSplit:
@@ -361,12 +361,13 @@ class ComputeSplit(Section):
 
 
 class Simulation(Section):
-    """How the run is carried out; no setting but the seed and the warm-up changes a number.
+    """How the run is carried out; without others on the device no setting but the seed changes how requests fare.
 
     Attributes
     ----------
     seed : of all random draws
-    fidelity : submit one piece of work a step, or one a kernel
+    fidelity : what slows each other where several use the device: the parts of steps (step), or their kernels, those of
+        identical layers together (kernel); a step alone takes the same time, to the nanosecond, but is not jumped over
     fast_forward : jump over steps that repeat; false steps through them, with the same result
     warmup : left out of the steady-state figures; auto finds how much [s]
     window : also tell of the run by windows of arrival time, such as 1h of a day; null does not [s]

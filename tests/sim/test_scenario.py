@@ -406,8 +406,6 @@ UNBUILT = {
     "cluster.pools": "cluster.pools={prefill: {}, decode: {}}",
     "cluster.autoscale": "cluster.autoscale={max: 3}",
     "cluster.failures": "cluster.failures={mtbf_s: 3}",
-    "colocated": "colocated={model: llama-3.1-8b}",
-    "compute_split": "compute_split={prefill: 0.6, decode: 0.4}",
     "parallelism.data_parallel_size": "parallelism.data_parallel_size=2",
 }
 
