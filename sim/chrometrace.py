@@ -24,7 +24,7 @@ from .request import Status
 Int64Array = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64Array]
 
-MOST_STEPS = 100_000
+MOST_STEPS = 30_000
 """Runs of more steps have runs of like decode steps drawn as one event, whose sums are the same."""
 TRACKS: Mapping[str, tuple[str, ...]] = {
     "host": ("host",),

@@ -66,14 +66,19 @@ class SimulationResult:
     def _repr_html_(self) -> str:
         """Show the answer, the latencies and where the time went."""
         found = self.summary()
-        rows = [[name, *(each[key] for key in STATISTICS)] for name, each in found["latency"].items()]
+        quoted = [
+            key
+            for key in STATISTICS
+            if key != "mean" or found["verdict"].get("stability") in ("steady", None)
+        ]
+        rows = [[name, *(each[key] for key in quoted)] for name, each in found["latency"].items()]
         shares = {name: share for name, share in found["time_share"].items() if share}
         ordered = sorted(shares.items(), key=lambda each: -each[1])
         provenance = found["provenance"]
         return html(
             f"{provenance['model']} on {provenance['device']}",
             html_text(found["verdict"]["sentence"]),
-            html_table(["latency [s]", *STATISTICS], rows),
+            html_table(["latency [s]", *quoted], rows),
             html_text("time: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in ordered)),
             html_text(f"least known kernel: {found['confidence']['level']}"),
         )

@@ -18,7 +18,7 @@ Layered = alt.LayerChart | alt.FacetChart
 
 MAX_MARKS: Final = 5_000
 """Most marks of one chart."""
-WIDTH: Final = 540
+WIDTH: Final = 520
 HEIGHT: Final = 230
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ...sim import views
 from ...sim.views import View
+from ..render import quotes_means
 from ..text import milliseconds, number, percent
-from . import cost, load, requests, roofline, shares, timeline
+from . import requests, roofline, shares, timeline
 from .data import EmptyChartError
 from .page import Card, HasSpec, Section, Table, page
 from .palette import CAUSE_NAMES
@@ -85,17 +86,6 @@ def charts(view: View, roof: Mapping[str, Any] | None = None) -> Iterator[Chart]
             continue
 
 
-def study_charts(points: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
-    """Yield the charts of a plan's or a sweep's points, by the name of their files."""
-    rows = cost.plan_rows(points)
-    if rows:
-        yield "pareto", cost.pareto(rows)
-        yield "cost", cost.cost_bars(rows)
-    curve = load.load_rows(points)
-    if curve:
-        yield "load", load.load_curves(curve)
-
-
 def thresholds(summary: Summary) -> dict[str, float]:
     """Return the SLO thresholds of the first class, by the latency's short name [s]."""
     slo = (summary.get("scenario") or {}).get("slo") or {}
@@ -159,15 +149,22 @@ def _cards(summary: Summary) -> Iterator[Card]:
 
 def _interval(summary: Summary, metric: str, times: float, unit: str) -> str:
     found = (summary["confidence"].get("interval") or {}).get(metric)
-    if not found:
+    if not found or (metric.endswith(".mean") and not quotes_means(summary)):
         return ""
     low, high = (number(each * times) for each in found)
     return f"; mean within {low} to {high}{unit} (90 %)"
 
 
 def _latency_table(summary: Summary) -> Table:
+    kept = {name for name in _STATISTICS if name != "mean" or quotes_means(summary)}
     rows = [
-        [label, *("–" if found[name] is None else milliseconds(found[name]) for name in _STATISTICS)]
+        [
+            label,
+            *(
+                "–" if found[name] is None or name not in kept else milliseconds(found[name])
+                for name in _STATISTICS
+            ),
+        ]
         for label, key in _LATENCIES
         for found in (summary["latency"][key],)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 
@@ -45,7 +45,7 @@ def _stack(
     width: int, height: int,
 ) -> alt.Chart:  # fmt: skip
     order = list(colours)
-    shown = {row[field] for row in rows}
+    tint = palette.colour(field, colours, (row[field] for row in rows), names=names)
     reached: dict[float, float] = {}
     cut: list[dict[str, Any]] = []
     for row in sorted(some(rows, field), key=lambda row: order.index(row[field])):
@@ -60,8 +60,8 @@ def _stack(
             x2="t2_s:Q",
             y=alt.Y("low:Q", title=axis, scale=_STACKED, axis=percent_axis(tickCount=5)),
             y2="high:Q",
-            color=palette.colour(field, colours, shown, names=names),
-            stroke=alt.Stroke(f"{field}:N", scale=palette.scale(colours, shown), legend=None),
+            color=tint,
+            stroke=alt.Stroke(**cast("dict[str, Any]", tint.to_dict())),
             tooltip=[
                 alt.Tooltip("name:N", title=field),
                 alt.Tooltip("share:Q", format=".1%"),

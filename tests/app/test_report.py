@@ -98,3 +98,20 @@ def test_a_broken_result_is_named(membound, tmp_path: Path, result: str):
     assert ran.code == 2
     assert "'result' cannot be read" in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_without_a_steady_state_no_mean_is_quoted(membound, tmp_path: Path, small: Path):
+    words = (
+        "--set",
+        "workload.arrivals.rate_per_s=400",
+        "--set",
+        "workload.requests=300",
+        "--set",
+        "scheduler.max_num_seqs=4",
+    )
+    membound("simulate", small, *words, "--out", "flood", "--quiet")
+    summary = json.loads((tmp_path / "flood" / "summary.json").read_text())
+    assert summary["verdict"]["stability"] != "steady"
+    assert membound("report", "flood").code == 0
+    page = (tmp_path / "flood" / "report.html").read_text()
+    assert "<tr><td>TTFT</td><td class='r'>–</td>" in page
