@@ -72,6 +72,13 @@ class View:
         """Last token, or the end of the last step that started before it [ns]."""
         return max(int(self.requests["last_token_ns"].max()), self.start_ns)
 
+    @property
+    def parts(self) -> int:
+        """Engines whose steps were kept: the replicas, or the parts of a split device, each of the same weight."""
+        if self.steps is None or "replica" not in self.steps:
+            return self.replicas
+        return max(self.replicas, len(np.unique(self.steps["replica"])))
+
     def edges(self, buckets: int = BUCKETS) -> Array:
         """Return the ends of equal buckets from first arrival to last token, shape (buckets + 1,) [ns]."""
         return np.linspace(self.start_ns, max(self.end_ns, self.start_ns + 1), buckets + 1)
@@ -226,7 +233,7 @@ def share_rows(view: View, buckets: int = BUCKETS) -> list[Row]:
     if view.steps is None:
         return []
     edges = view.edges(buckets)
-    width = np.diff(edges) * view.replicas
+    width = np.diff(edges) * view.parts
     spent = {
         cause: spread(view.steps, f"{cause}_ns", edges) / width
         for cause in CAUSES
@@ -247,7 +254,7 @@ def monitor_rows(view: View, buckets: int = BUCKETS) -> list[Row]:
     if steps is None or not all(column in steps for column in MONITORS.values()):
         return []
     edges = view.edges(buckets)
-    width = np.diff(edges) * view.replicas
+    width = np.diff(edges) * view.parts
     return [
         {**_bucket(view, edges, at), "monitor": name, "share": float(share[at])}
         for name, column in MONITORS.items()
@@ -285,7 +292,7 @@ def limiter_time_rows(view: View, buckets: int = BUCKETS) -> list[Row]:
     found: list[Row] = []
     for code, name in enumerate(LIMITERS):
         spent = steps["duration_ns"] * (steps["limiter"] == code)
-        share = spread({**steps, "spent_ns": spent}, "spent_ns", edges) / np.diff(edges) / view.replicas
+        share = spread({**steps, "spent_ns": spent}, "spent_ns", edges) / np.diff(edges) / view.parts
         if share.any():
             found += [
                 {**_bucket(view, edges, at), "limiter": name, "share": float(share[at])}

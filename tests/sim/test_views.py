@@ -175,3 +175,11 @@ def test_what_steps_moved_is_kept_however_it_is_cut(lasts: list[int], idle: list
     assert views.spread(two, "duration_ns", edges) == pytest.approx(
         2 * views.spread({name: values[: len(start)] for name, values in two.items()}, "duration_ns", edges)
     )
+
+
+def test_shares_of_a_split_device_sum_to_one():
+    split = {**DRAFTED, "speculative": None, "compute_split": {"prefill": 0.6, "decode": 0.4}}
+    split["workload"] = {**CROWDED["workload"], "requests": 40}
+    rows = views.share_rows(views.view_of(mb.simulate(mb.Scenario.model_validate(split), keep_steps=True)), 7)
+    for start in {row["t_s"] for row in rows}:
+        assert sum(row["share"] for row in rows if row["t_s"] == start) == pytest.approx(1.0, abs=1e-9)
