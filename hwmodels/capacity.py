@@ -89,6 +89,7 @@ def _ranks(parallelism: ParallelismLike | None) -> Parallelism:
     return Parallelism(
         tensor_parallel_size=parallelism.tensor_parallel_size,
         pipeline_parallel_size=parallelism.pipeline_parallel_size,
+        data_parallel_size=parallelism.data_parallel_size,
         expert_parallel=parallelism.expert_parallel,
     )
 

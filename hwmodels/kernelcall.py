@@ -129,7 +129,7 @@ def _layer(plan: ModelPlan, layer: LayerPlan, batch: StepBatch, routing: Routing
         )
         calls.append(KernelCall("recurrent", "scan", "bf16", {"m": float(m)}, layer.count, cost))
     if layer.moe is not None:
-        calls.append(_experts(layer, m, routing))
+        calls.append(_experts(layer, plan.copies * m, routing))
     if layer.allreduces:
         message = plan.message_bytes_per_token * m
         cost = OpCost(link_bytes=2.0 * (plan.group - 1) / plan.group * message)
@@ -137,7 +137,17 @@ def _layer(plan: ModelPlan, layer: LayerPlan, batch: StepBatch, routing: Routing
         calls.append(
             KernelCall("allreduce", "allreduce", "bf16", shape, layer.count * layer.allreduces, cost)
         )
+    if layer.exchanges:
+        calls.append(_exchange(plan, layer, m))
     return calls
+
+
+def _exchange(plan: ModelPlan, layer: LayerPlan, m: int) -> KernelCall:
+    """Return the gathering of all copies' tokens for the experts and the sums that are dealt back."""
+    message, ranks = plan.copies * plan.message_bytes_per_token * m, plan.copies * plan.group
+    cost = OpCost(link_bytes=2.0 * (ranks - 1) / ranks * message)
+    shape = {"bytes": message, "group": float(ranks)}
+    return KernelCall("allreduce", "exchange", "bf16", shape, layer.count * layer.exchanges, cost)
 
 
 def _gemm(matrix: LinearShape, m: int, count: int) -> KernelCall:

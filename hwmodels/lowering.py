@@ -39,6 +39,11 @@ class ParallelismLike(Protocol):
         ...
 
     @property
+    def data_parallel_size(self) -> int:
+        """Copies of everything but the routed experts, which all of them share."""
+        ...
+
+    @property
     def expert_parallel(self) -> bool:
         """Whether whole experts are dealt out over the ranks instead of being cut."""
         ...
@@ -190,6 +195,7 @@ class LayerPlan:
     streaming : norms, rotary positions, gating, cache writes
     attention, recurrent, moe : the other parts, where the layer has them
     allreduces : messages of ``2 m hidden`` bytes summed over the tensor-parallel group
+    exchanges : times that all copies' tokens are gathered for the experts and their outputs summed and dealt back
     """
 
     count: int
@@ -199,6 +205,7 @@ class LayerPlan:
     recurrent: RecurrentShape | None = None
     moe: MoEShape | None = None
     allreduces: int = 0
+    exchanges: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +223,7 @@ class ModelPlan:
     message_bytes_per_token : one all-reduced row [B]
     group : tensor-parallel ranks
     sent_bytes_per_token : activations that go on to the next stage, all ranks together; 0 on the last [B]
+    copies : data-parallel groups whose tokens meet in the experts; 1 without experts
     """
 
     layers: tuple[LayerPlan, ...]
@@ -226,6 +234,7 @@ class ModelPlan:
     message_bytes_per_token: float
     group: int
     sent_bytes_per_token: float = 0.0
+    copies: int = 1
 
     @property
     def ends(self) -> tuple[float, ...]:
@@ -255,7 +264,7 @@ class ModelPlan:
                 found["bf16"] = found.get("bf16", 0.0) + layer.count * layer.recurrent.flop_per_token
             if layer.moe is not None:
                 dtype, moe = layer.moe.precision.compute, layer.moe
-                work = layer.count * moe.top_k * moe.flop_per_pair / moe.expert_parallel
+                work = layer.count * self.copies * moe.top_k * moe.flop_per_pair / moe.expert_parallel
                 found[dtype] = found.get(dtype, 0.0) + work
         return found
 
@@ -289,6 +298,11 @@ class ModelPlan:
         """What one token's all-reduces send over the link from each rank, as in a ring [B]."""
         sums = sum(layer.count * layer.allreduces for layer in self.layers)
         return 2.0 * (self.group - 1) / self.group * self.message_bytes_per_token * sums
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Tell whether any layer of a model routes its tokens to experts."""
+    return any(isinstance(group.ffn, MoEFFN) and group.ffn.n_experts > 0 for group in model.layers)
 
 
 def lower_model(
@@ -328,7 +342,8 @@ def lower_model(
         covered = without_units(covered, plain, dtypes)
     kv = float(KV_DTYPE_BITS[kv_dtype(model, quantization.kv_cache)] / 8)
     vocab = -(-model.vocab // VOCAB_PADDING) * VOCAB_PADDING
-    lower = _Lowering(model, tp, parallelism.expert_parallel, plain, covered, kv, quantization)
+    copies = parallelism.data_parallel_size if has_experts(model) else 1
+    lower = _Lowering(model, tp, copies, parallelism.expert_parallel, plain, covered, kv, quantization)
     return ModelPlan(
         layers=tuple(lower.layer(group) for group in model.layers),
         outside=tuple(lower.linear(matrix) for matrix in model.linears),
@@ -337,6 +352,7 @@ def lower_model(
         embedding_bytes_per_token=2.0 * model.embedding_dim * plain.weight_bytes,
         message_bytes_per_token=model.hidden * plain.output_bytes,
         group=tp,
+        copies=copies,
     )
 
 
@@ -346,6 +362,7 @@ class _Lowering:
 
     model: ModelSpec
     tp: int
+    copies: int
     expert_parallel: bool
     plain: Precision
     covered: Precision
@@ -364,15 +381,18 @@ class _Lowering:
         linears = [self.linear(matrix, attention) for matrix in (mixer.linears if mixer else ())]
         linears += [self.linear(matrix) for matrix in (ffn.linears if ffn else ())]
         shape = self._attention(mixer) if isinstance(mixer, Attention | MultiHeadLatentAttention) else None
-        sublayers = (mixer is not None) + (ffn is not None)
+        moe = self._moe(ffn) if isinstance(ffn, MoEFFN) and ffn.n_experts else None
+        exchanged = moe is not None and self.copies > 1
+        sublayers = (mixer is not None) + (ffn is not None and not exchanged)
         return LayerPlan(
             count=group.count,
             linears=tuple(matrix for matrix in linears if matrix.n and matrix.k),
             streaming=self._streaming(group, shape),
             attention=shape,
             recurrent=self._recurrent(mixer) if isinstance(mixer, Recurrent) else None,
-            moe=self._moe(ffn) if isinstance(ffn, MoEFFN) and ffn.n_experts else None,
+            moe=moe,
             allreduces=sublayers if self.tp > 1 else 0,
+            exchanges=int(exchanged),
         )
 
     def _attention(self, mixer: Attention | MultiHeadLatentAttention) -> AttentionShape:
@@ -447,8 +467,8 @@ class _Lowering:
             n_experts=ffn.n_experts,
             top_k=ffn.top_k,
             gated=ffn.gated,
-            tensor_parallel=1 if self.expert_parallel else self.tp,
-            expert_parallel=self.tp if self.expert_parallel else 1,
+            tensor_parallel=1 if self.expert_parallel else self.tp * self.copies,
+            expert_parallel=self.tp * self.copies if self.expert_parallel else 1,
             precision=self.covered if all(m.quantized for m in ffn.expert_linears) else self.plain,
         )
 

@@ -193,6 +193,7 @@ def _compose(
         tensor_parallel_size=ranks.tensor_parallel_size,
         pipeline_parallel_size=ranks.pipeline_parallel_size,
         pipeline_partition=settings.pipeline_partition,
+        data_parallel_size=ranks.data_parallel_size,
         expert_parallel=ranks.expert_parallel,
     )
     held = stage_layers(model, ranks.pipeline_parallel_size, settings.pipeline_partition)

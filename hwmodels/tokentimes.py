@@ -83,6 +83,7 @@ class ExpertGroup:
     ranks : ranks the experts are dealt out over
     routing : how tokens choose experts
     expert_bytes : weights of one expert on a rank that holds it [B]
+    copies : data-parallel groups whose tokens meet here, each with as many as this one
     """
 
     count: int
@@ -91,6 +92,7 @@ class ExpertGroup:
     ranks: int
     routing: Routing
     expert_bytes: float
+    copies: int = 1
 
     def statistics(self, m: Array) -> list[RoutingStats]:
         """Return the busiest rank's routing for each token count in ``m``."""
@@ -98,12 +100,15 @@ class ExpertGroup:
         return [self.routing.statistics(int(t), int(work.n_experts), int(work.top_k), self.ranks) for t in m]
 
     def time(self, chip: Chip, m: Array) -> KernelTime:
-        """Return the time of all these layers at each token count in ``m`` (1-d) [s]."""
-        return moe_time(chip, self.params, self.work, m, self.statistics(m)).times(float(self.count))
+        """Return the time of all these layers where each copy has ``m`` tokens (1-d) [s]."""
+        met = m * self.copies
+        return moe_time(chip, self.params, self.work, met, self.statistics(met)).times(float(self.count))
 
     def touched_bytes(self, m: Array) -> Array:
-        """Return the weights of the experts that ``m`` tokens touch on the busiest rank, all layers [B]."""
-        return np.array([stats.active for stats in self.statistics(m)]) * (self.expert_bytes * self.count)
+        """Return the weights of the experts that ``m`` tokens of each copy touch on the busiest rank [B]."""
+        return np.array([stats.active for stats in self.statistics(m * self.copies)]) * (
+            self.expert_bytes * self.count
+        )
 
 
 @dataclass(slots=True)
@@ -214,6 +219,12 @@ class TokenTimes:
             sums = sum(layer.count * layer.allreduces for layer in plan.layers)
             message = plan.message_bytes_per_token * m
             total = allreduce_time(self.chip, params, message, plan.group).times(sums)
+        exchanges = sum(layer.count * layer.exchanges for layer in plan.layers)
+        if exchanges:
+            # Approximation: gathering every copy's tokens and dealing their sums back take half an all-reduce each.
+            gathered = plan.copies * plan.message_bytes_per_token * m
+            everyone = allreduce_time(self.chip, params, gathered, plan.copies * plan.group)
+            total = total + everyone.times(exchanges)
         if plan.sent_bytes_per_token:
             message = plan.sent_bytes_per_token * m
             total = total + hop_time(self.chip, params, message, plan.group, self.network)
@@ -299,7 +310,7 @@ def token_times(
         streaming=_streaming(device, engine),
         experts=expert_groups(device, engine.lane, plan, routing),
         allreduce=AllReduceParams.from_lane(device.lane("allreduce", engine.lane))
-        if plan.group > 1 or plan.sent_bytes_per_token
+        if plan.group > 1 or plan.copies > 1 or plan.sent_bytes_per_token
         else None,
         exact_up_to=max(engine.capture_sizes, default=0),
         network=network,
@@ -336,6 +347,7 @@ def expert_groups(
             ranks=layer.moe.expert_parallel,
             routing=routing,
             expert_bytes=layer.moe.expert_bytes,
+            copies=plan.copies,
         )
         for layer in plan.layers
         if layer.moe is not None

@@ -85,6 +85,7 @@ class VllmCase:
             tensor_parallel_size=ranks.tensor_parallel_size,
             pipeline_parallel_size=ranks.pipeline_parallel_size,
             pipeline_partition=settings.pipeline_partition,
+            data_parallel_size=ranks.data_parallel_size,
             expert_parallel=ranks.expert_parallel,
         )
         held = stage_layers(self.model, ranks.pipeline_parallel_size, settings.pipeline_partition)

@@ -116,6 +116,7 @@ def weight_shards(
     pipeline_parallel_size: int = 1,
     pipeline_partition: Sequence[int] | None = None,
     expert_parallel: bool = False,
+    data_parallel_size: int = 1,
 ) -> tuple[WeightShard, ...]:
     """Return the weights on one tensor-parallel rank of each pipeline stage.
 
@@ -125,7 +126,8 @@ def weight_shards(
     weights : format of the matrices a quantization may cover (``fp8``, ``w4a16``, ...); None: as stored
     tensor_parallel_size, pipeline_parallel_size : ranks
     pipeline_partition : layers on each stage where given
-    expert_parallel : whole experts are dealt out over the tensor-parallel ranks instead of cut
+    expert_parallel : whole experts are dealt out over the ranks that share them instead of cut
+    data_parallel_size : copies of the tensor-parallel group, which share the routed experts and nothing else
 
     Raises
     ------
@@ -141,7 +143,8 @@ def weight_shards(
     fmt = stored_format(model.quantization, model.dtype, weights)
     size = DTYPE_BYTES.get(model.dtype, 2)
     tp = tensor_parallel_size
-    layers = [_layer(group, fmt, size, tp, expert_parallel) for group in model.layers]
+    sharing = tp * data_parallel_size
+    layers = [_layer(group, fmt, size, tp, sharing, expert_parallel) for group in model.layers]
     stages = stage_layers(model, pipeline_parallel_size, pipeline_partition)
     last = len(stages) - 1
     return tuple(
@@ -170,8 +173,10 @@ def _add(*shards: WeightShard) -> WeightShard:
     return WeightShard(*(sum(getattr(shard, part.name) for shard in shards) for part in fields(WeightShard)))
 
 
-def _layer(group: LayerGroup, fmt: WeightFormat, size: int, tp: int, expert_parallel: bool) -> WeightShard:
-    """Weights of one layer on one rank."""
+def _layer(
+    group: LayerGroup, fmt: WeightFormat, size: int, tp: int, sharing: int, expert_parallel: bool
+) -> WeightShard:
+    """Weights of one layer on one rank; ``sharing`` ranks share the routed experts."""
     mixer, ffn = group.mixer, group.ffn
     attention = mixer if isinstance(mixer, Attention) else None
     body = sum(linear_bytes(linear, fmt, size, tp, attention) for linear in mixer.linears) if mixer else 0
@@ -179,8 +184,8 @@ def _layer(group: LayerGroup, fmt: WeightFormat, size: int, tp: int, expert_para
     if isinstance(ffn, DenseFFN | MoEFFN):
         body += sum(linear_bytes(linear, fmt, size, tp) for linear in ffn.linears)
     if isinstance(ffn, MoEFFN):
-        cut = 1 if expert_parallel else tp
-        held = -(-ffn.n_experts // tp) if expert_parallel else ffn.n_experts
+        cut = 1 if expert_parallel else sharing
+        held = -(-ffn.n_experts // sharing) if expert_parallel else ffn.n_experts
         experts = held * sum(linear_bytes(linear, fmt, size, cut) for linear in ffn.expert_linears)
     if isinstance(mixer, Recurrent):
         small = -(-mixer.other_params // tp) * size
