@@ -125,7 +125,7 @@ def colour(
     if not legend:
         return alt.Color(f"{field}:N", scale=drawn, legend=None)
     said = names_of(shown, names or {})
-    keys = alt.Legend(title=title, labelExpr=said, orient="top", columns=6, offset=4, symbolOpacity=1)
+    keys = alt.Legend(title=title, labelExpr=said, orient="top", columns=4, offset=4, symbolOpacity=1)
     return alt.Color(f"{field}:N", scale=drawn, legend=keys, sort=shown)
 
 

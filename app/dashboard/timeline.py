@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from ...sim.chrometrace import write_trace
 from ...sim.views import limiter_time_rows, share_rows, timeline_rows, view_of, waterfall_rows
 from ..charts.data import some
 from ..charts.requests import waterfall
@@ -34,6 +37,11 @@ def page(asked: Asked) -> None:
     if found is None:
         return
     _counts(found)
+    if found.result.record.steps is not None:
+        st.download_button(
+            "Download the Chrome trace", lambda: trace_of(found), "trace.json.gz", "application/gzip",
+            on_click="ignore", help="One track for each resource, counters for queue and KV; opens in Perfetto.",
+        )  # fmt: skip
     view = view_of(found.result)
     panels = timeline_rows(view)
     if not panels.get("requests"):
@@ -64,6 +72,14 @@ def page(asked: Asked) -> None:
     middle = None if window is None else sum(window) / 2
     chart("waterfall", lambda: waterfall(waterfall_rows(view, around_s=middle)), "What requests lived through",
           empty="No request was served.")  # fmt: skip
+
+
+def trace_of(found: Answer) -> bytes:
+    """Return the steps of a run as a gzipped Chrome trace."""
+    with tempfile.TemporaryDirectory(prefix="membound-") as folder:
+        path = Path(folder) / "trace.json.gz"
+        write_trace(found.result.record, path)
+        return path.read_bytes()
 
 
 def within(rows: Rows, window: tuple[float, float] | None) -> Rows:

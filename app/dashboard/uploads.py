@@ -183,7 +183,7 @@ def _naming(name: str, path: Path, read: Any) -> Any:
     except MemboundError as error:
         text = str(error).replace(str(path), name).replace(str(path.parent), "")
         raise UploadError(text if name in text else f"{name}: {text}") from None
-    except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+    except (ValueError, LookupError, TypeError, OSError, EOFError) as error:
         told = " ".join(str(error).split())[:200].replace(str(path), name)
         raise UploadError(f"{name} cannot be read: {told or type(error).__name__}") from None
 
@@ -225,13 +225,23 @@ def _header(path: Path, content: bytes) -> set[str]:
     """Return the columns of a CSV file; of anything else none."""
     if ".csv" not in path.name:
         return set()
-    first = next(csv.reader(io.StringIO(_text(content).split("\n", 1)[0])), [])
+    try:
+        first = next(csv.reader(_text(content).splitlines()[:1]), [])
+    except csv.Error:
+        return set()  # whoever reads it says what is wrong
     return {word.strip() for word in first}
+
+
+def _rows(name: str, content: bytes) -> list[list[str]]:
+    try:
+        return list(csv.reader(_text(content).splitlines()))
+    except csv.Error as error:
+        raise UploadError(f"{name}: {error}") from None
 
 
 def _check_cells(name: str, content: bytes) -> None:
     """Refuse a table that names files: what is uploaded stands alone."""
-    for number, row in enumerate(csv.reader(io.StringIO(_text(content))), 1):
+    for number, row in enumerate(_rows(name, content), 1):
         for cell in row:
             if cell.startswith(("/", "\\", "~")) or ".." in cell or "\\" in cell:
                 raise UploadError(

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from ...sim.views import cause_rows, latency_rows, limiter_rows, position_rows, view_of
+from ..charts.requests import itl_by_position, latencies
+from ..charts.shares import limiter_bars, share_bars
 from ..render import notes as notes_of
 from .asked import moved, scenario_of
+from .drawn import chart
 from .figures import CARDS, change_of, span_of, sure, table_of, value_of
 from .levers import Value, shown
 from .runs import DRAWS, Answer, beside, comparison, hash_of
@@ -46,6 +50,7 @@ def page(asked: Asked) -> None:
         _cards(place, found)
     with verdicts:
         _verdicts(a, b)
+    _charts(a, b)
     details = st.empty()
     _details(details, found)
     if a.hash == b.hash:
@@ -119,6 +124,24 @@ def _verdicts(a: Answer, b: Answer) -> None:
             st.caption(f"Known: {sure(each.summary)}")
             for note in notes_of(each.summary):
                 st.caption(f"Note: {note}")
+
+
+def _charts(a: Answer, b: Answer) -> None:
+    summaries = {"A": a.summary, "B": b.summary}
+    left, right = st.columns(2)
+    with left:
+        chart("causes", lambda: share_bars(cause_rows(summaries), bar=56), "What each run waited for")
+    with right:
+        chart("limiters", lambda: limiter_bars(limiter_rows(summaries), bar=56), "What kept each batch small",
+              empty="No step ran.")  # fmt: skip
+    with left:
+        rows = [{**row, "scenario": name} for name, each in zip("AB", (a, b), strict=True)
+                for row in position_rows(view_of(each.result))]  # fmt: skip
+        chart("positions", lambda: itl_by_position(rows), "Mean gap before an output token by its position",
+              empty="No answer has two tokens.")  # fmt: skip
+    with right:
+        chart("latencies", lambda: latencies(latency_rows(view_of(b.result))), "Latencies of the requests of B",
+              empty="No request was completed.")  # fmt: skip
 
 
 def _details(place: Any, found: Comparison) -> None:

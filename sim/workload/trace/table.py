@@ -44,7 +44,10 @@ def read_table(wanted: Wanted) -> RawTrace:
     try:
         with open_binary(path) as binary, open_text(binary) as text:
             blocks = _blocks(path, text)
-            header = [name.strip() for name in next(blocks)[0]]
+            first = next(blocks)
+            if not first:
+                raise WorkloadError(f"{path}: blank lines alone, no requests to simulate")
+            header = [name.strip() for name in first[0]]
             known, found = _columns_of(wanted, header)
             parts = _read_blocks(path, blocks, header, found)
     except UnicodeDecodeError:

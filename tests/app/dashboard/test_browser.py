@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -15,6 +18,8 @@ import pytest
 
 pytest.importorskip("streamlit", reason="draws the pages")
 playwright = pytest.importorskip("playwright.sync_api", reason="drives the browser")
+pytest.importorskip("altair", reason="draws the charts")
+from membound.app.dashboard.main import PAGES  # noqa: E402
 from membound.sim.scenario import load_scenario  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -57,6 +62,12 @@ def browser() -> Iterator[Any]:
 
 
 Open = Callable[..., Any]
+CHART = "[data-testid=stVegaLiteChart]"
+FIRST = {
+    "bottleneck": CHART, "load": CHART, "timeline": CHART, "capacity": "button:has-text('Search 4')",
+    "calibration": "[data-testid=stDataFrame]",
+}  # fmt: skip
+"""Page -> what it shows soon, whatever it goes on to work out."""
 
 
 @pytest.fixture
@@ -66,7 +77,7 @@ def visit(address: str, browser: Any) -> Iterator[Open]:
     elsewhere: list[str] = []
     contexts: list[Any] = []
 
-    def to(path: str = "", **options: Any) -> Any:
+    def to(path: str = "", *, whole: bool = True, **options: Any) -> Any:
         context = browser.new_context(
             viewport={"width": 1280, "height": 1000}, accept_downloads=True, **options
         )
@@ -77,7 +88,8 @@ def visit(address: str, browser: Any) -> Iterator[Open]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda asked: elsewhere.append(asked.url) if address not in asked.url else None)
         page.goto(path if path.startswith("http") else f"{address}/{path}")
-        settle(page)
+        if whole:
+            settle(page)
         return page
 
     yield to
@@ -114,19 +126,35 @@ def number(page: Any, label: str) -> Any:
     return page.locator("[data-testid=stMain]").get_by_role("spinbutton", name=label, exact=True)
 
 
+def picture(page: Any, told: str) -> str:
+    """Return the drawing of a chart."""
+    drawn = page.locator(f"[aria-label='{told}'] canvas, [aria-label='{told}'] svg").first
+    drawn.wait_for()
+    return hashlib.sha256(drawn.screenshot()).hexdigest()
+
+
+def saved(page: Any, button: str, path: Path) -> Path:
+    """Press a button and return the file that comes."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=button).click()
+    waiting.value.save_as(path)
+    return path
+
+
 def set_number(page: Any, label: str, value: str) -> None:
     number(page, label).fill(value)
     number(page, label).press("Enter")
 
 
-def test_a_moved_lever_changes_the_figures_and_the_link_shows_others_the_same(visit: Open):
+def test_a_moved_lever_changes_figure_and_chart_and_the_link_shows_others_the_same(visit: Open):
     page = visit(f"?{SMALL}")
-    before = metric(page, "TPOT p50")
+    before, drawn = metric(page, "TPOT p50"), picture(page, "What each run waited for")
     set_number(page, "HBM bandwidth ×", "3")
     page.wait_for_function("value => !document.body.innerText.includes(value)", arg=before)
     settle(page)
     after = metric(page, "TPOT p50")
     assert float(after) < float(before)
+    assert picture(page, "What each run waited for") != drawn
     assert "b_bw=3" in page.url
     other = visit(page.url)
     assert metric(other, "TPOT p50") == after
@@ -134,15 +162,63 @@ def test_a_moved_lever_changes_the_figures_and_the_link_shows_others_the_same(vi
     keep(page, "what-if")
 
 
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "what-if"])
+def test_a_page_opens_by_its_link_and_keeps_the_scenario(visit: Open, name: str):
+    page = visit(f"{name}?{SMALL}&device=l40s", whole=False)
+    page.wait_for_selector(f"h1:has-text('{PAGES[name][0]}')")
+    page.wait_for_selector("[data-testid=stSidebar] >> text=--device")
+    page.wait_for_selector(FIRST[name])
+    assert "device=l40s" in page.url
+    page.get_by_role("link", name="What-if").click()
+    page.wait_for_selector("[data-testid=stMetric]:has-text('TPOT p50')")
+    assert "device=l40s" in page.url
+
+
+def test_long_work_shows_how_far_it_is_and_can_be_stopped(visit: Open):
+    page = visit("load?isl=128&osl=64&n=400&rate=20", whole=False)
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_selector("text=9 rates, 3 seeds each: stopped.")
+    settle(page)
+    assert page.get_by_role("button", name="Run them").is_visible()
+    assert picture(page, "Share of requests served within a time")
+
+
 def test_the_downloaded_file_is_the_scenario_of_the_sidebar(visit: Open, tmp_path: Path):
     page = visit(f"?{SMALL}&device=l40s&kv=fp8")
     page.get_by_role("tab", name="YAML").click()
-    with page.expect_download() as waiting:
-        page.get_by_role("button", name="Download scenario.yaml").click()
-    path = tmp_path / "scenario.yaml"
-    waiting.value.save_as(path)
+    path = saved(page, "Download scenario.yaml", tmp_path / "scenario.yaml")
     scenario = load_scenario(path)
     assert (scenario.device, scenario.quantization.kv_cache) == ("l40s", "fp8")
+
+
+def test_the_downloaded_trace_holds_the_steps_of_the_run(visit: Open, tmp_path: Path):
+    page = visit(f"timeline?{SMALL}")
+    path = saved(page, "Download the Chrome trace", tmp_path / "trace.json.gz")
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    steps = int(metric(page, "Steps").replace(",", ""))
+    assert steps > 10
+    assert len([each for each in trace["traceEvents"] if each.get("ph") == "X"]) >= steps
+    keep(page, "timeline")
+
+
+def test_a_good_file_is_held_against_the_simulation_and_a_bad_one_refused_in_a_line(
+    visit: Open, tmp_path: Path
+):
+    good, bad = tmp_path / "served.csv", tmp_path / "broken.csv"
+    rows = (f"{0.1 * at},128,16,{0.02},{0.2}" for at in range(30))
+    good.write_text("\n".join(["arrival_s,input_tokens,output_tokens,ttft_s,e2e_s", *rows, ""]))
+    bad.write_text("a,b\n1,2\n")
+    page = visit(f"calibration?{SMALL}")
+    page.set_input_files("input[type=file]", str(bad))
+    page.wait_for_selector("[data-testid=stAlert]")
+    assert "broken.csv" in page.inner_text("[data-testid=stAlert]")
+    page.get_by_role("button", name=re.compile("Remove")).first.click()
+    page.set_input_files("input[type=file]", str(good))
+    page.wait_for_selector("text=served.csv: requests of a load generator")
+    settle(page)
+    assert page.locator("[data-testid=stAlert]").count() == 0
+    assert picture(page, "Served runs against their replay")
+    keep(page, "calibration")
 
 
 def test_an_address_that_cannot_be_shows_defaults_and_says_so(visit: Open):

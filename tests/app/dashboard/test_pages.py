@@ -14,7 +14,7 @@ from membound.app.dashboard.levers import Lever, levers
 from membound.app.dashboard.main import PAGES
 from streamlit.testing.v1 import AppTest
 
-SMALL = {"n": "20", "isl": "64", "osl": "8", "rate": "20", "draws": "none"}
+SMALL = {"n": "20", "isl": "64", "osl": "8", "rate": "20", "draws": "none", "b": ""}
 Show = Callable[..., AppTest]
 
 pytestmark = pytest.mark.filterwarnings("default")  # Streamlit and its server warn of their own
@@ -68,7 +68,7 @@ def test_a_lever_at_its_ends_gives_figures_or_one_line_that_says_why_not(show: S
 
 
 def test_what_an_address_cannot_mean_is_said_and_the_default_taken(show: Show):
-    test = show("what-if", device="h100_smx", tp="3", foo="1", b_bw="-1")
+    test = show("what-if", device="h100_smx", tp="3", foo="1", b_bw="-1", b="bw")
     said = texts(test)
     assert "device: 'h100_smx' is not known; nearest: 'h100_sxm'; the default is used" in said
     assert "tp: '3' is not known" in said
@@ -92,7 +92,7 @@ def test_a_model_that_does_not_fit_is_one_line_that_says_what_would(show: Show):
 
 
 def test_intervals_stand_beside_figures_once_they_are_drawn(show: Show):
-    test = show("what-if", draws="19 draws")
+    test = show("what-if", draws="19 draws", b="bw")
     heads = list(test.dataframe[0].value.columns)
     assert "A, 90 %" in heads
     assert "change, 90 %" in heads
