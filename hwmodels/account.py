@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .attentiontimes import AttentionKind
+from .attentiontimes import MOST_BLOCKS, AttentionKind
 from .stepmodel import StepModel
 from .timing.decode_attention import DecodeTerms
 from .timing.form import CAUSES, Array, KernelTime, Value
@@ -214,12 +214,11 @@ def _decode_time(
     sums, longest = _visible(kind, columns, rows)
     batch = columns.n_decode[rows.of_step]
     decoding = batch > 0
-    blocks = -(-longest // kind.decode_params.key_block)
-    wide = int(blocks.max(initial=0)) + 1
-    keys, where = np.unique((batch * wide + blocks)[decoding], return_inverse=True)
-    if not len(keys):
+    if not decoding.any():
         return KernelTime(), sums
-    terms = _gather([kind.terms(int(key) // wide, int(key) % wide) for key in keys], where)
+    spans = kind.spans(batch, sums.astype(np.int64), longest)
+    keys, where = np.unique((batch * MOST_BLOCKS**2 + spans)[decoding], return_inverse=True)
+    terms = _gather([kind.terms(*divmod(key, MOST_BLOCKS**2)) for key in keys.tolist()], where)
     longest_chunk = np.zeros(len(rows.chunks), dtype=np.int64)
     if len(rows.with_chunks):
         longest_chunk[rows.with_chunks] = np.maximum.reduceat(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,18 @@ from .timing.prefill_attention import (
     prefill_shape,
 )
 
+MOST_BLOCKS = 1 << 20
+"""More key blocks than any sequence has: two such numbers are told apart when they are joined to one."""
+Whole = TypeVar("Whole", int, NDArray[np.int64])
+
+
+def span_of(batch: Whole, context_sum: Whole, longest: Whole, key_block: int) -> Whole:
+    """Return the key blocks of the longest and of the mean sequence of a batch, joined to one number.
+
+    Decode attention of a batch depends on its contexts through this and their sum alone.
+    """
+    return -(-longest // key_block) * MOST_BLOCKS + -(-context_sum // (batch * key_block))
+
 
 @dataclass(slots=True)
 class AttentionKind:
@@ -57,19 +70,27 @@ class AttentionKind:
     mixed: float = 0.0
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
 
-    def terms(self, batch: int, key_blocks: int) -> DecodeTerms:
-        """Return the decode terms for a batch whose longest sequence spans ``key_blocks`` blocks of keys."""
-        key = (batch, key_blocks)
+    def terms(self, batch: int, span: int) -> DecodeTerms:
+        """Return the decode terms for a batch whose longest and mean sequences have the key blocks of ``span``."""
+        key = (batch, span)
         found = self._terms.get(key)
         if found is None:
+            block = self.decode_params.key_block
+            longest, mean = (blocks * block for blocks in divmod(span, MOST_BLOCKS))
             found = self._terms[key] = decode_terms(
-                self.chip,
-                self.decode_params,
-                self.decode_shape,
-                batch,
-                key_blocks * self.decode_params.key_block,
+                self.chip, self.decode_params, self.decode_shape, batch, longest, mean
             )
         return found
+
+    def span(self, batch: int, context_sum: int, longest: int) -> int:
+        """Return the key blocks of the longest and of the mean sequence as one number; see `span_of`."""
+        return span_of(batch, context_sum, longest, self.decode_params.key_block)
+
+    def spans(
+        self, batch: NDArray[np.int64] | int, sums: NDArray[np.int64], longest: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return ``span`` of many steps, shape (steps,); a step of nobody has none (0)."""
+        return span_of(np.maximum(batch, 1), sums, longest, self.decode_params.key_block)
 
     def visible(
         self, batch: int, context_sum: int, longest: int, contexts: Sequence[int] | None

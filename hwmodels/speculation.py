@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from .attentiontimes import span_of
 from .drafting import Draft
 from .lowering import ParallelismLike
 from .precision import Quantization, QuantizationLike
@@ -146,9 +147,11 @@ class SpeculativeStepModel:
         contexts : of a single step, where ``needs_contexts`` [tokens]
         """
         if self._key_block:
-            blocks = -(-int(longest[0]) // self._key_block)
-            if blocks == -(-int(longest[-1]) // self._key_block):  # it never falls
-                return self._fused_run_ns(n_decode, blocks, context_sums)
+            first, last = (
+                span_of(n_decode, int(context_sums[at]), int(longest[at]), self._key_block) for at in (0, -1)
+            )
+            if first == last:  # it never falls
+                return self._fused_run_ns(n_decode, first, context_sums)
         rows = n_decode * self.queries
         seconds = self.verify.decode_seconds(n_decode, context_sums, longest, rows, contexts)
         if self.first is None or self.later is None:
@@ -169,18 +172,18 @@ class SpeculativeStepModel:
         blocks = {model.kinds[0].decode_params.key_block for model in models if model.one_full}
         return int(blocks.pop()) if len(blocks) == 1 and all(model.one_full for model in models) else 0
 
-    def _fused_run_ns(self, batch: int, blocks: int, context_sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``verify_run_ns`` where the longest keeps its key blocks: all three passes in one evaluation [ns]."""
-        constants = self._fused.get((batch, blocks))
+    def _fused_run_ns(self, batch: int, span: int, context_sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ``verify_run_ns`` where the batch keeps its span: all three passes in one evaluation [ns]."""
+        constants = self._fused.get((batch, span))
         if constants is None:
             assert self.first is not None
             assert self.later is not None
             each = (
-                self.verify.piece(batch, batch * self.queries, blocks),
-                self.first.piece(batch, batch, blocks),
-                self.later.piece(batch, batch * self.width, blocks),
+                self.verify.piece(batch, batch * self.queries, span),
+                self.first.piece(batch, batch, span),
+                self.later.piece(batch, batch * self.width, span),
             )
-            constants = self._fused[batch, blocks] = tuple(
+            constants = self._fused[batch, span] = tuple(
                 np.array(column, dtype=np.float64)[:, None] for column in zip(*each, strict=True)
             )
         offset, q, constant, inverse_q, scale, fixed = constants

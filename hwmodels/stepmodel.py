@@ -8,7 +8,7 @@ run of one, so the two agree to the nanosecond however a run is cut.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, final
@@ -166,17 +166,16 @@ class StepModel:
         if not self.one_full:
             return self._run_of_kinds(n_decode, context_sum, longest, steps, contexts)
         kind = self.kinds[0]
-        block = kind.decode_params.key_block
-        first, last = -(-longest // block), -(-(longest + steps - 1) // block)
+        first = kind.span(n_decode, context_sum, longest)
+        last = kind.span(n_decode, context_sum + n_decode * (steps - 1), longest + steps - 1)
         ramp = self._ramp(n_decode, steps)
-        if first == last:
+        if first == last:  # it never falls
             return self._piece(kind, n_decode, first, ramp, context_sum)
         out = np.empty(steps, dtype=np.int64)
-        start = 0
-        for blocks in range(first, last + 1):
-            end = min(steps, blocks * block - longest + 1)
-            out[start:end] = self._piece(kind, n_decode, blocks, ramp[start:end], context_sum)
-            start = end
+        grown = np.arange(steps, dtype=np.int64)
+        spans = kind.spans(n_decode, context_sum + n_decode * grown, longest + grown)
+        for start, end in _stretches(spans):
+            out[start:end] = self._piece(kind, n_decode, int(spans[start]), ramp[start:end], context_sum)
         return out
 
     def phases(
@@ -229,7 +228,7 @@ class StepModel:
             chunks, decodes, fixed = kind.prefill.time(prefill), KernelTime(), KernelTime()
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
-                terms = kind.terms(n_decode, -(-most // kind.decode_params.key_block))
+                terms = kind.terms(n_decode, kind.span(n_decode, x, most))
                 t0, terms = float(terms.t0), replace(terms, t0=0.0)
                 decodes = terms.time(float(x)).times(factor)
                 fixed = KernelTime(latency=max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
@@ -298,17 +297,17 @@ class StepModel:
         return total[where]
 
     def _piece(
-        self, kind: AttentionKind, batch: int, blocks: int, ramp: NDArray[np.float64], total: int
+        self, kind: AttentionKind, batch: int, span: int, ramp: NDArray[np.float64], total: int
     ) -> NDArray[np.int64]:
-        """Return the durations of decode steps whose longest sequence keeps its number of key blocks [ns].
+        """Return the durations of decode steps whose longest and mean sequences keep their numbers of key blocks [ns].
 
         ``DecodeTerms.body`` in place, with constants as 0-d arrays (half the cost of Python floats here).
         Adding ``total`` and the offset to the ramp is exact, so a step's value does not depend on where its
         run began.
         """
-        constants = self._constants.get((batch, blocks))
+        constants = self._constants.get((batch, span))
         if constants is None:
-            constants = self._constants[batch, blocks] = self._piece_constants(kind, batch, blocks)
+            constants = self._constants[batch, span] = self._piece_constants(kind, batch, span)
         offset, q, constant, inverse_q, scale, fixed = constants
         y = ramp + (total + offset)
         np.power(y, q, y)
@@ -318,8 +317,8 @@ class StepModel:
         np.add(y, fixed, y)
         return y.astype(np.int64)
 
-    def _piece_constants(self, kind: AttentionKind, batch: int, blocks: int) -> _Constants:
-        terms = kind.terms(batch, blocks)
+    def _piece_constants(self, kind: AttentionKind, batch: int, span: int) -> _Constants:
+        terms = kind.terms(batch, span)
         fixed = (self._base(batch) + kind.count * (terms.t0 + terms.extra)) * NANO
         return (
             float(terms.offset),
@@ -350,16 +349,9 @@ class StepModel:
         longest: NDArray[np.int64],
     ) -> None:
         """Add one kind of decode attention to the time of steps that see so many keys [s]."""
-        x, block = sums.astype(np.float64), kind.decode_params.key_block
-        only = -(-int(longest[0]) // block)
-        if not kind.shape.chunked and only == -(-int(longest[-1]) // block):  # it never falls
-            terms = kind.terms(batch, only)
-            seconds += kind.count * (terms.body(x) + (terms.t0 + terms.extra))
-            return
-        blocks = -(-longest // block)
-        cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
-        for start, end in pairwise(cuts):
-            terms = kind.terms(batch, int(blocks[start]))
+        x, spans = sums.astype(np.float64), kind.spans(batch, sums, longest)
+        for start, end in _stretches(spans):
+            terms = kind.terms(batch, int(spans[start]))
             seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
 
     def decode_seconds(
@@ -379,17 +371,12 @@ class StepModel:
         contexts : of a single step, where ``needs_contexts``
         """
         if self.one_full:
-            block = self.kinds[0].decode_params.key_block
-            only = -(-int(longest[0]) // block)
-            if only == -(-int(longest[-1]) // block):  # it never falls
-                return self._one_piece(n_decode, sampled, only, context_sums)
-            blocks = -(-longest // block)
-            cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
-            pieces = (
-                self._one_piece(n_decode, sampled, int(blocks[start]), context_sums[start:end])
-                for start, end in pairwise(cuts)
-            )
-            return np.concatenate(list(pieces))
+            spans = self.kinds[0].spans(n_decode, context_sums, longest)
+            pieces = [
+                self._one_piece(n_decode, sampled, int(spans[start]), context_sums[start:end])
+                for start, end in _stretches(spans)
+            ]
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         alone = self._alone(n_decode, sampled)
         seconds = np.full(len(context_sums), alone)
         for kind in self.kinds:
@@ -405,10 +392,10 @@ class StepModel:
         return seconds
 
     def _one_piece(
-        self, batch: int, sampled: int, blocks: int, context_sums: NDArray[np.int64]
+        self, batch: int, sampled: int, span: int, context_sums: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return the time of decode steps that keep the key blocks of the longest, as in ``_piece`` [s]."""
-        offset, q, constant, inverse_q, scale, fixed = self.piece(batch, sampled, blocks)
+        """Return the time of decode steps that keep their span, as in ``_piece`` [s]."""
+        offset, q, constant, inverse_q, scale, fixed = self.piece(batch, sampled, span)
         y = context_sums.astype(np.float64)
         np.add(y, offset, y)
         np.power(y, q, y)
@@ -418,17 +405,17 @@ class StepModel:
         np.add(y, fixed, y)
         return y
 
-    def piece(self, batch: int, sampled: int, blocks: int) -> _Constants:
+    def piece(self, batch: int, sampled: int, span: int) -> _Constants:
         """Return what turns summed keys into the time of decode steps, as in ``_one_piece``.
 
         ``scale (constant + (keys + offset)^q)^(1/q) + fixed`` [s]: offset, q, constant, 1/q, scale and fixed.
         """
-        constants = self._pieces.get((batch, sampled, blocks))
+        constants = self._pieces.get((batch, sampled, span))
         if constants is None:
             kind = self.kinds[0]
-            terms = kind.terms(batch, blocks)
+            terms = kind.terms(batch, span)
             fixed = self._alone(batch, sampled) + kind.count * (terms.t0 + terms.extra)
-            constants = self._pieces[batch, sampled, blocks] = (
+            constants = self._pieces[batch, sampled, span] = (
                 float(terms.offset),
                 np.array(terms.q),
                 np.array(terms.constant),
@@ -468,7 +455,7 @@ class StepModel:
             t0 = body = 0.0
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
-                terms = kind.terms(n_decode, -(-most // kind.decode_params.key_block))
+                terms = kind.terms(n_decode, kind.span(n_decode, x, most))
                 t0 = terms.t0
                 body = factor * (terms.body(float(x)) + terms.extra)
             if prefill:
@@ -517,6 +504,11 @@ class StepModel:
         if found is None or len(found) < steps:
             found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
         return found[:steps]
+
+
+def _stretches(spans: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Return where stretches of equal numbers begin and end."""
+    return pairwise([0, *(np.flatnonzero(np.diff(spans)) + 1).tolist(), len(spans)])
 
 
 def _neighbours(rows: int) -> NDArray[np.int64]:

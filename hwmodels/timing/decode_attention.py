@@ -2,12 +2,13 @@
 
 Memory time, matrix time (the query group padded to the matrix tile) and the serial time of one thread block
 (fixed part plus a latency per block of keys) meet in a smooth maximum. For a batch of mixed lengths the
-summed KV is in the first two and the longest sequence in the third.
+summed KV is in the first two. In the third is the longest sequence, and before it, where there are more blocks than
+units hold at once, waves of mean ones: what a unit does in turn is at most that (Graham's bound for list scheduling).
 
 Only the summed context changes from one decode step to the next, so the form is evaluated in two stages:
-``decode_terms`` for a given batch and number of key blocks of the longest sequence, then ``DecodeTerms.body``
-for any summed context, with the same arithmetic for a number and for an array. Shape, batch and longest
-sequence may be arrays as well: a calibration times a table of unlike calls at once.
+``decode_terms`` for a given batch and number of key blocks of the longest and the mean sequence, then
+``DecodeTerms.body`` for any summed context, with the same arithmetic for a number and for an array. Shape, batch and
+longest sequence may be arrays as well: a calibration times a table of unlike calls at once.
 """
 
 from __future__ import annotations
@@ -304,15 +305,17 @@ def decode_terms(
     shape: DecodeShape,
     batch: Value,
     longest: Value,
+    mean: Value | None = None,
     *,
     resident: Value = 0.0,
 ) -> DecodeTerms:
     """Return the terms for ``batch`` sequences of which the longest has ``longest`` keys.
 
-    They depend on ``longest`` only through its number of key blocks, so a caller may cache them by that.
+    They depend on ``longest`` and ``mean`` only through their numbers of key blocks: a caller may cache them by those.
 
     Parameters
     ----------
+    mean : keys of the mean sequence; all are alike if not given [tokens]
     resident : share of the KV that is still in L2 (``warm_share``); 0 in a serving step [-]
     """
     p = params
@@ -328,6 +331,10 @@ def decode_terms(
     bandwidth = p.eb * chip.bandwidth * (1.0 - resident + resident * p.l2b)
     if chip.roofline3:
         return _roofline3_terms(chip, p, shape, batch)
+    block = p.tb * shape.serial_scale
+    mean_blocks = key_blocks if mean is None else smaller(-(-mean // p.key_block), key_blocks)
+    serial = p.tcta + -(-key_blocks // splits) * block
+    serial = serial + (larger(1.0, soft) - 1.0) * (p.tcta + -(-mean_blocks // splits) * block)
     memory = loss / (bandwidth * smaller(w, 1.0) ** p.oe)
     io = batch * shape.io_bytes_per_sequence
     terms = _terms(
@@ -335,7 +342,7 @@ def decode_terms(
         memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=io * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)) * loss,
-        serial=larger(1.0, soft) * (p.tcta + -(-key_blocks // splits) * p.tb * shape.serial_scale),
+        serial=serial,
     )
     second_pass = splits > 1  # a bool, or an array of them: a factor of 0 or 1
     copied = (batch > 1) * (shape.units_per_sequence > 1)

@@ -134,7 +134,7 @@ def test_decodes_beside_a_long_chunk_cost_the_mixed_factor() -> None:
     args = (32, 32 * 2000, 2000)
     assert factor.step_ns(*args, [(128, 0)], 33) == plain.step_ns(*args, [(128, 0)], 33)
     extra = factor.step_ns(*args, [(129, 0)], 33) - plain.step_ns(*args, [(129, 0)], 33)
-    body = plain.kinds[0].terms(32, 16)
+    body = plain.kinds[0].terms(32, plain.kinds[0].span(32, 32 * 2000, 2000))
     assert extra == pytest.approx(0.5 * 4 * (body.body(64000.0) + body.extra) * 1e9, abs=2)
 
 
@@ -261,7 +261,7 @@ def test_a_sampler_that_does_not_sort_takes_one_wave_of_rows_at_a_time() -> None
 def test_recurrent_states_are_read_and_written_once_a_sequence() -> None:
     step = StepModel(Device(), Engine(), HYBRID)
     two, one = (step.step_ns(n, 100 * n, 100, (), n) for n in (24, 17))  # both padded to 24 tokens
-    attention = (step.kinds[0].terms(24, 1), step.kinds[0].terms(17, 1))
+    attention = tuple(step.kinds[0].terms(n, step.kinds[0].span(n, 100 * n, 100)) for n in (24, 17))
     seven = 7 * 2 * step.plan.state_bytes / (0.75 * 3.35e12) * 1e9
     others = (attention[0].seconds(2400.0) - attention[1].seconds(1700.0)) * 1e9
     sampler = 7 * 32000 * 10 / (0.75 * 3.35e12) * 1e9

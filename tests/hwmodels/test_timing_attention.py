@@ -88,6 +88,16 @@ def test_decode_terms_depend_on_the_longest_only_through_its_key_blocks() -> Non
     assert decode_terms(H100, DECODE, GQA, 7, 1152) != decode_terms(H100, DECODE, GQA, 7, 1153)
 
 
+def test_beyond_one_wave_one_long_sequence_costs_its_own_chain_and_not_that_of_everybody() -> None:
+    batch, mean, longest = 256, 1024, 8192
+    alike = decode_terms(H100, DECODE, GQA, batch, mean)
+    mixed = decode_terms(H100, DECODE, GQA, batch, longest, mean)
+    one = decode_terms(H100, replace(DECODE, split=False), GQA, 1, longest)
+    assert mixed.serial - alike.serial < one.serial
+    assert alike.serial < mixed.serial < decode_terms(H100, DECODE, GQA, batch, longest).serial
+    assert decode_terms(H100, DECODE, GQA, batch, mean, mean) == alike
+
+
 def test_one_sequence_is_split_over_units_and_a_large_batch_is_not() -> None:
     assert decode_terms(H100, DECODE, GQA, 1, 4096).split_latency == DECODE.ts
     assert decode_terms(H100, DECODE, GQA, 64, 4096).split_latency == 0.0
