@@ -7,6 +7,7 @@ the same summary gives the same bytes. Colour is added only where the caller ask
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from ..sim.output import to_json
@@ -135,7 +136,8 @@ def title_of(summary: Summary) -> str:
 def _hardware(scenario: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
     """Return the device, how many of them, and whether it is a what-if."""
     parallel = scenario.get("parallelism") or {}
-    gpus = parallel.get("tensor_parallel_size", 1) * parallel.get("pipeline_parallel_size", 1)
+    ranks = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    gpus = prod(parallel.get(name, 1) for name in ranks)
     asked = scenario.get("device")
     changes = [f"{k} {v}" for k, v in asked.items() if k != "base"] if isinstance(asked, Mapping) else []
     what_if = f" with {', '.join(changes)}" if changes else ""

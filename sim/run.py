@@ -71,7 +71,9 @@ def play(
     for group in resolved.kinds:
         varied = (group.resolved, None) if vary is None else vary(group.resolved)
         kind = ReplicaKind(*varied, name=group.name)
-        replicas += [Replica(kind, keep_steps=keep_steps) for _ in range(group.count)]
+        # Each data-parallel copy composes its own steps: an engine with KV memory of its own, behind the router.
+        engines = group.count * group.resolved.scenario.parallelism.data_parallel_size
+        replicas += [Replica(kind, keep_steps=keep_steps) for _ in range(engines)]
     router = make_router(resolved) if len(replicas) > 1 else None
     serve(workload, replicas, router, progress)
     return make_record(resolved, replicas, levers=levers)

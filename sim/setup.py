@@ -50,9 +50,9 @@ def setup_of(resolved: ResolvedScenario, replicas: Sequence[ResolvedScenario] = 
 
 
 def _gpus(resolved: ResolvedScenario) -> int:
-    """GPUs of one replica."""
+    """GPUs of one engine; each data-parallel copy is one."""
     parallel = resolved.scenario.parallelism
-    return parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+    return parallel.tensor_parallel_size * parallel.pipeline_parallel_size
 
 
 def _common(values: Sequence[_Fact]) -> _Fact | None:

@@ -144,6 +144,10 @@ def _refuse_beside(scenario: Scenario) -> None:
         raise ScenarioError(
             "cluster: several replicas beside a second model are not built yet; allowed with colocated: 1"
         )
+    if scenario.parallelism.data_parallel_size > 1:
+        raise ScenarioError(
+            "parallelism.data_parallel_size: copies beside a second model are not built yet; allowed with colocated: 1"
+        )
     if scenario.parallelism.pipeline_parallel_size > 1:
         raise ScenarioError(
             "parallelism.pipeline_parallel_size: stages that share devices with a second model are not built yet; "

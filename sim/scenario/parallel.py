@@ -43,8 +43,10 @@ def with_link(scenario: Scenario, device: DeviceProfile) -> DeviceProfile:
     )
 
 
-def check_parallelism(scenario: Scenario, policy_name: str) -> None:
+def check_parallelism(scenario: Scenario, model: ModelSpec, policy_name: str) -> None:
     """Refuse what a replica over several GPUs cannot do, in the order in which its GPUs are numbered."""
+    from ...hwmodels.lowering import has_experts
+
     parallel, machine = scenario.parallelism, machine_gpus(scenario)
     if parallel.tensor_parallel_size > machine:
         raise ScenarioError(
@@ -53,6 +55,23 @@ def check_parallelism(scenario: Scenario, policy_name: str) -> None:
         )
     if parallel.pipeline_parallel_size > 1:
         _check_pipeline(scenario, policy_name)
+    if parallel.data_parallel_size > 1 and has_experts(model):
+        _check_copies(scenario, machine)
+
+
+def _check_copies(scenario: Scenario, machine: int) -> None:
+    parallel = scenario.parallelism
+    ranks = parallel.tensor_parallel_size * parallel.data_parallel_size
+    if ranks > machine:
+        raise ScenarioError(
+            f"parallelism.data_parallel_size: {ranks} GPUs that share experts do not fit a machine of node.gpus "
+            f"{machine}; an exchange over several machines is not built yet (GPUs on one NVLink switch: node.gpus=72)"
+        )
+    if parallel.pipeline_parallel_size > 1:
+        raise ScenarioError(
+            "parallelism.pipeline_parallel_size: stages of a model whose data-parallel copies share experts are not "
+            "built yet; allowed: 1"
+        )
 
 
 def _check_pipeline(scenario: Scenario, policy_name: str) -> None:
@@ -98,13 +117,23 @@ def networks_of(scenario: Scenario) -> tuple[Network | None, ...]:
     return tuple(between if last // machine != (last + 1) // machine else None for last in at[:-1])
 
 
-def unvalidated_parallelism(scenario: Scenario) -> list[str]:
-    """Say of pipelines that nothing here was measured against them."""
+def unvalidated_parallelism(scenario: Scenario, model: ModelSpec) -> list[str]:
+    """Say of pipelines and of data-parallel copies that nothing here was measured against them."""
+    from ...hwmodels.lowering import has_experts
+
+    notes: list[str] = []
+    if scenario.parallelism.data_parallel_size > 1 and has_experts(model):
+        notes.append(
+            "parallelism.data_parallel_size is an unvalidated lever: no such run was measured; in the experts every "
+            "copy is taken to bring as many tokens as the one that is timed, so that copies never wait for each other, "
+            "and gathering and dealing back take an all-reduce"
+        )
     if scenario.parallelism.pipeline_parallel_size == 1:
-        return []
+        return notes
     return [
+        *notes,
         "parallelism.pipeline_parallel_size is an unvalidated lever: no pipelined run was measured; sends between "
-        "stages are timed as sums over two GPUs, or by the network's datasheet"
+        "stages are timed as sums over two GPUs, or by the network's datasheet",
     ]
 
 

@@ -31,7 +31,6 @@ NOT_BUILT: Mapping[str, object] = {
     "cluster.pools": None,
     "cluster.autoscale": None,
     "cluster.failures": None,
-    "parallelism.data_parallel_size": 1,
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
 
@@ -95,7 +94,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
     )
     draft = draft_of(scenario, model)
     if purpose == "simulate":
-        check_parallelism(scenario, filled.scheduler.name)
+        check_parallelism(scenario, model, filled.scheduler.name)
         filled = splitting(scenario, _speculating(scenario, filled))
     if purpose == "simulate" and workload is None:
         workload = _workload(filled, engine)
@@ -122,7 +121,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
             *_unfollowed(scenario, filled.scheduler.name, purpose),
             *warnings,
             *_unvalidated(scenario, purpose),
-            *(unvalidated_parallelism(scenario) if purpose == "simulate" else ()),
+            *(unvalidated_parallelism(scenario, model) if purpose == "simulate" else ()),
             *of_levers,
             *(workload.report.warnings if workload else ()),
         ),

@@ -41,7 +41,7 @@ class Parallelism(Section):
     ----------
     tensor_parallel_size : GPUs that share every layer
     pipeline_parallel_size : groups of layers, each on its own GPUs
-    data_parallel_size : copies of the attention layers
+    data_parallel_size : copies of all but the routed experts, which they share; each composes its own steps
     expert_parallel : whole experts on different GPUs instead of slices of all experts
     """
 

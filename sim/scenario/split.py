@@ -33,6 +33,7 @@ def splitting(scenario: Scenario, filled: Scenario) -> Scenario:
         "kv_cache.tiers": (bool(cache.tiers), "[]"),
         "kv_cache.eviction": (cache.eviction is not None, "null"),
         "parallelism.pipeline_parallel_size": (scenario.parallelism.pipeline_parallel_size > 1, "1"),
+        "parallelism.data_parallel_size": (scenario.parallelism.data_parallel_size > 1, "1"),
         "speculative": (scenario.speculative is not None, "null"),
         "cluster": (scenario.cluster != Cluster(), "one replica"),
     }

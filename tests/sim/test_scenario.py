@@ -406,7 +406,6 @@ UNBUILT = {
     "cluster.pools": "cluster.pools={prefill: {}, decode: {}}",
     "cluster.autoscale": "cluster.autoscale={max: 3}",
     "cluster.failures": "cluster.failures={mtbf_s: 3}",
-    "parallelism.data_parallel_size": "parallelism.data_parallel_size=2",
 }
 
 
