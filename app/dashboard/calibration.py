@@ -13,7 +13,7 @@ from ...hwmodels.lanes import as_lane
 from ..charts import calibration as residual_charts
 from ..charts.load import measured_against_predicted
 from ..render import LEVELS
-from ..text import number, percent
+from ..text import percent
 from .drawn import chart
 from .figures import DASH
 from .uploads import LARGEST, TYPES, Checked, check
@@ -106,8 +106,8 @@ def _parameters(lane: Any) -> None:
     with right:
         hull = {
             "axis": list(lane.hull),
-            "calibrated from": [number(low) for low, _ in lane.hull.values()],
-            "to": [number(high) for _, high in lane.hull.values()],
+            "calibrated from": [f"{low:,.6g}" for low, _ in lane.hull.values()],
+            "to": [f"{high:,.12g}" for _, high in lane.hull.values()],
         }
         if lane.hull:
             st.dataframe(hull, hide_index=True, width="stretch")
@@ -146,7 +146,7 @@ def _fit(lane: LaneResiduals) -> None:
         "known": [_known(value) for value in fit.values.values()],
     }
     st.dataframe(rows, hide_index=True, width="stretch")
-    hull = ", ".join(f"{axis} {number(low)} to {number(high)}" for axis, (low, high) in fit.hull.items())
+    hull = ", ".join(f"{axis} {low:,.6g} to {high:,.12g}" for axis, (low, high) in fit.hull.items())
     st.caption(f"Calibrated range: {hull}" if hull else "It states no calibrated range.")
     if lane.points:
         _charts(lane.name, lane.points)

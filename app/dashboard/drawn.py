@@ -10,6 +10,9 @@ import streamlit as st
 from ..charts import palette
 from ..charts.data import EmptyChartError
 
+AROUND = 84
+"""Height of title, legend and axis, which a page counts to a chart's own [px]."""
+
 
 def dark() -> bool:
     """Tell whether the reader sees the pages on a dark ground."""
@@ -51,5 +54,6 @@ def selected(key: str, make: Callable[[], Any], told: str) -> tuple[float, float
 
 def _on_ground(made: Any) -> Any:
     config = palette.config("dark" if dark() else "light") | {"background": "transparent"}
-    spec = made.properties(padding={"left": 4, "right": 10, "top": 4, "bottom": 4})
+    room: dict[str, Any] = {"height": made.height + AROUND} if isinstance(made.height, int) else {}
+    spec = made.properties(padding={"left": 4, "right": 10, "top": 4, "bottom": 4}, **room)
     return spec.configure(**config)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ...sim.studies.point import Point, Span
 
 DASH = "–"
+NOTHING = ("+0.0", "-0.0", "+0.0%", "-0.0%")
+"""Changes that round to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ def change_of(point: Point, base: Point, metric: str) -> str:
     if hidden(point, metric) or hidden(base, metric):
         return ""
     text = change_text(metric, point.change.get(metric, 0.0))
+    if text in NOTHING:
+        return ""
     return f"{text} points" if text and is_share(metric) else text.replace("%", " %").replace("x", "× ")
 
 
@@ -96,9 +100,7 @@ def table_of(found: Comparison) -> dict[str, list[str]]:
 
 def _rows(found: Comparison) -> list[tuple[str, str, Write]]:
     rows = [
-        (f"{word} [{title.partition('[')[2]}" if "[" in title else word, metric, write)
-        for title, rows in ROWS
-        for word, metric, write in rows
+        (_named(word, title, metric), metric, write) for title, rows in ROWS for word, metric, write in rows
     ]
     for section, title in (("time_share", "time:"), ("limiter", "batch limit:")):
         names = {
@@ -109,6 +111,13 @@ def _rows(found: Comparison) -> list[tuple[str, str, Write]]:
         }
         rows += [(f"{title} {words(name)}", name, percent) for name in sorted(names)]
     return rows
+
+
+def _named(word: str, title: str, metric: str) -> str:
+    """Return what a row is called: with its statistic, and with the unit that its section states."""
+    statistic = " mean" if metric.endswith(".mean") else ""
+    unit = f" [{title.partition('[')[2]}" if "[" in title else ""
+    return {"tokens": "KV pool [tokens]"}.get(word, f"{word}{statistic}{unit}")
 
 
 def words(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
-NICE = 10
+NICE = 5
 """How much the workers of long jobs stand back for the page [nice]."""
 
 

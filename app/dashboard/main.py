@@ -26,6 +26,14 @@ PAGES: Mapping[str, tuple[str, Callable[[Asked], None]]] = {
 """Name in the address -> title and content. No icons: the browser would fetch the one of the tab from elsewhere."""
 
 
+STYLE = """<style>
+.stMainBlockContainer {padding: 3rem clamp(1rem, 3vw, 3rem) 4rem;}
+[data-testid=stMetricValue] {font-size: 1.7rem; font-variant-numeric: tabular-nums;}
+h1 {font-size: 2rem !important;}
+</style>"""
+"""More room for charts, and figures that stand under each other."""
+
+
 def run(only: str | None = None) -> None:
     """Draw the dashboard.
 
@@ -49,6 +57,7 @@ def run(only: str | None = None) -> None:
         )
     page.run()
     title, content = PAGES[only or chosen[0]]
+    st.html(STYLE)
     st.title(title, anchor=False)
     notes()
     try:

@@ -52,7 +52,7 @@ def notes() -> None:
     if not found:
         return
     with st.container(border=True):
-        st.markdown("**Not everything in this address can be.**")
+        st.markdown("**Some of this address could not be used:**")
         for note in found:
             st.text(note)
         st.button("Dismiss", key="dismiss notes", on_click=lambda: st.session_state.pop(NOTES, None))

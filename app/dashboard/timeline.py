@@ -47,7 +47,7 @@ def page(asked: Asked) -> None:
     if not panels.get("requests"):
         st.caption("No request was served: there is nothing to show over time.")
         return
-    window = selected("strip", lambda: strip(panels["requests"], height=130), "Requests over the whole run")
+    window = selected("strip", lambda: strip(panels["requests"], height=60), "Requests over the whole run")
     st.caption(
         f"{number(window[0])} to {number(window[1])} s of the run; click beside the window to see all of it."
         if window else "All of the run. Bands reach from the least to the largest value, lines are means."
@@ -90,7 +90,7 @@ def within(rows: Rows, window: tuple[float, float] | None) -> Rows:
 
 
 def _panel(rows: Rows, name: str) -> Any:
-    return panel(some(rows, name), name, height=210).properties(title=TITLES[name])
+    return panel(some(rows, name), name, height=120).properties(title=TITLES[name])
 
 
 def _counts(found: Answer) -> None:

@@ -11,7 +11,7 @@ import io
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,8 @@ class _Files:
             skipped += left
             notes.append(f"{name}: {len(found)} served runs, {len(left)} that cannot be replayed")
         for name, path in self.exports:
-            served.append(_naming(name, path, lambda path=path: served_export(path, scenario)))
+            found = _naming(name, path, lambda path=path: served_export(path, scenario))
+            served.append(replace(found, label=replace(found.label, run_id=name)))
             notes.append(f"{name}: requests of a load generator, served by the scenario of the sidebar")
         if len(served) > MOST_RUNS:
             notes.append(f"the first {MOST_RUNS} of {len(served)} served runs are replayed")

@@ -34,6 +34,8 @@ SUGGESTED: Mapping[str, Value] = {
 
 NUMBERS: Mapping[str, int] = {"none": 0, f"{DRAWS} draws": DRAWS, f"{2 * DRAWS} draws": 2 * DRAWS}
 MOVES = "_moves"
+CARD = 164
+"""Width of a card [px]: five side by side on a laptop."""
 
 
 def page(asked: Asked) -> None:
@@ -105,7 +107,7 @@ def _cards(place: Any, found: Comparison) -> None:
             good = b.change.get(card.metric, 0.0) * (-1 if card.less_is_good else 1)
             color = "off" if not change else "green" if good > 0 else "red"
             st.metric(
-                card.label, value, change or "as A", delta_color=color, border=True, help=card.help, width=240,
+                card.label, value, change or "as A", delta_color=color, border=True, help=card.help, width=CARD,
                 delta_description=_beside(a, b, card), delta_arrow="off" if not change else "auto",
             )  # fmt: skip
 
@@ -130,9 +132,9 @@ def _charts(a: Answer, b: Answer) -> None:
     summaries = {"A": a.summary, "B": b.summary}
     left, right = st.columns(2)
     with left:
-        chart("causes", lambda: share_bars(cause_rows(summaries), bar=56), "What each run waited for")
+        chart("causes", lambda: share_bars(cause_rows(summaries), bar=38), "What each run waited for")
     with right:
-        chart("limiters", lambda: limiter_bars(limiter_rows(summaries), bar=56), "What kept each batch small",
+        chart("limiters", lambda: limiter_bars(limiter_rows(summaries), bar=38), "What kept each batch small",
               empty="No step ran.")  # fmt: skip
     with left:
         rows = [{**row, "scenario": name} for name, each in zip("AB", (a, b), strict=True)

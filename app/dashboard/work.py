@@ -20,6 +20,8 @@ T = TypeVar("T")
 JOBS, STOPPED = "_jobs", "_stopped"
 AT_ONCE_S = 0.4
 """What takes no longer shows no progress [s]."""
+TELL_S = 0.6
+"""How often the page is told how far the work is: a client that is told all the time draws nothing else [s]."""
 LOOK_S = 0.1
 """How often the page looks whether the work has ended, or the reader wants something else [s]."""
 
@@ -87,9 +89,13 @@ def stop_others(*kept: str) -> None:
 def _look(job: Job[Any], name: str, label: str, place: Any) -> None:
     """Show progress until the work has ended; a reader who wants something else ends this with an exception."""
     bar: Any = None
+    told, at = -1, time.monotonic()
     while not job.wait(LOOK_S):
-        if time.monotonic() - job.begun < AT_ONCE_S:
+        _ = JOBS in st.session_state  # where a reader's wish to see something else is heard
+        now = time.monotonic()
+        if now - job.begun < AT_ONCE_S or (bar is not None and (job.done == told or now - at < TELL_S)):
             continue
+        told, at = job.done, now
         text = f"{label}: {job.done:,} of {job.total:,}" if job.total else f"{label} …"
         if bar is None:
             with place.container(horizontal=True, vertical_alignment="center"):
