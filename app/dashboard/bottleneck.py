@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -24,11 +24,12 @@ from ..render import notes as notes_of
 from ..text import percent
 from .drawn import chart
 from .figures import DASH, sure
-from .runs import hash_of, known_study, store_folder, study
+from .runs import hash_of, jobs_for, known_study, store_folder, study
 from .work import run, wait_for
 
 if TYPE_CHECKING:
     from ...sim.views import View
+    from .jobs import Progress
     from .runs import Answer
     from .sidebar import Asked
 
@@ -131,13 +132,13 @@ def _levers(asked: Asked) -> None:
     )  # fmt: skip
     metric = METRICS[str(chosen)]
     key = ("explain", hash_of(asked.scenario), metric)
-    found = known_study(key) or wait_for(
-        " ".join(key), "Moving every lever on its own",
-        lambda progress: study(
-            key, lambda: explain(asked.scenario, metric=metric, folder=store_folder(), progress=progress).to_dict()
-        ),
-        "Move them",
-    )  # fmt: skip
+    scenario = asked.scenario
+
+    def work(progress: Progress) -> dict[str, Any]:
+        where: dict[str, Any] = {"folder": store_folder(), "jobs": jobs_for(scenario)}
+        return study(key, lambda: explain(scenario, metric=metric, progress=progress, **where).to_dict())
+
+    found = known_study(key) or wait_for(" ".join(key), "Moving every lever on its own", work, "Move them")
     if found is None:
         return
     st.markdown(found["advice"])

@@ -14,7 +14,7 @@ from ..charts.requests import latencies
 from ..text import number, percent
 from .drawn import chart
 from .figures import DASH
-from .runs import hash_of, known_study, store_folder, study
+from .runs import hash_of, jobs_for, known_study, store_folder, study
 from .work import run, wait_for
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def _curve(scenario: Scenario) -> None:
         found: dict[str, Any] | None = known_study(key) or wait_for(
             f"load {key[1]}", f"{len(SHARES)} rates, {REPEAT} seeds each",
             lambda progress: study(
-                key, lambda: load_curve(scenario, store_folder(), requests=requests, progress=progress).to_dict()
+                key, lambda: load_curve(
+                    scenario, store_folder(), requests=requests, jobs=jobs_for(scenario), progress=progress
+                ).to_dict()
             ),
             "Run them",
         )  # fmt: skip

@@ -28,6 +28,8 @@ STORE_VARIABLE = "MEMBOUND_DASHBOARD_STORE"
 HELD_RUNS = 12
 """Whole runs kept in memory; each takes up to a few hundred bytes a step."""
 HELD_STUDIES = 64
+SHORT = 100
+"""Requests of runs that take no longer than starting a process."""
 DRAWS = 19
 """Fewest draws of which the extremes hold 90 % of what could be."""
 
@@ -114,7 +116,7 @@ def comparison(a: Scenario, b: Scenario, draws: int, progress: Progress | None =
     """Return two scenarios side by side with what is not known of the hardware drawn, or the one that is kept."""
     return study(
         ("compare", hash_of(a), hash_of(b), draws),
-        lambda: compare({"A": a, "B": b}, draws=draws, progress=progress),
+        lambda: compare({"A": a, "B": b}, draws=draws, jobs=jobs_for(a), progress=progress),
     )
 
 
@@ -133,6 +135,12 @@ def beside(a: Answer, b: Answer) -> Comparison:
     ]
     moved = changes(samples([points[0].metrics]), samples([points[1].metrics]))
     return Comparison((points[0], replace(points[1], change={name: each[0] for name, each in moved.items()})))
+
+
+def jobs_for(scenario: Scenario) -> int | None:
+    """Return in how many processes runs of a scenario happen: here where they are short, else one for each core."""
+    requests = scenario.workload.requests if scenario.workload else None
+    return 1 if requests is not None and requests <= SHORT else None
 
 
 def known_study(key: tuple[Any, ...]) -> Any:

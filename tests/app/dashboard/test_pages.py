@@ -28,7 +28,7 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
 
     def draw(page: str, **address: str) -> AppTest:
         script = f"from membound.app.dashboard.main import run\nrun({page!r})"
-        test = AppTest.from_string(script, default_timeout=60)
+        test = AppTest.from_string(script, default_timeout=180)
         for name, value in (SMALL | address).items():
             test.query_params[name] = value
         test.run()
