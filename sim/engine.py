@@ -138,7 +138,7 @@ class Engine(Outputs):
             request
         )
         if reason is not None:
-            self._reject(request, reason)
+            self.turn_away(request, reason)
             return
         if self.speculation is not None:
             request.draft = Drafted()
@@ -160,7 +160,8 @@ class Engine(Outputs):
             used += self.decoding.blocks_needed(composed)
         return EngineState(used, self.allocator.num_blocks, len(self.running), len(self.waiting))
 
-    def _reject(self, request: Request, reason: str) -> None:
+    def turn_away(self, request: Request, reason: str) -> None:
+        """Reject a request that has never run."""
         request.status = Status.REJECTED
         request.reject_reason = reason
         self.recorder.finish(request)
@@ -223,7 +224,7 @@ class Engine(Outputs):
     def shed(self, request: Request, reason: str) -> None:
         """Reject the first waiting request."""
         self.waiting.pop()
-        self._reject(request, reason)
+        self.turn_away(request, reason)
 
     def admit(self, request: Request, cached: int) -> None:
         """Move the first waiting request to the running ones."""
@@ -283,9 +284,11 @@ class Engine(Outputs):
                 return
             self._settle_run()
         if self.among_others:
-            self._busy = False
-            self._wake = call_in_turn(self.env, now, self._on_turn, STEPS)
-            return
+            if self.env.peek() <= now:  # others may end or arrive at this very instant
+                self._busy = False
+                self._wake = call_in_turn(self.env, now, self._on_turn, STEPS)
+                return
+            self.env.composed_ns = now
         self._go_on(now)
 
     def _on_turn(self, event: simpy.Event) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 from .clock import is_late
 
 if TYPE_CHECKING:
+    from .admission import Gate
     from .clock import Clock
     from .replica import Replica
     from .request import Request
@@ -28,6 +29,7 @@ class Fleet:
     replicas : the engines; they start empty
     router : who sends each request to one of them
     on_finish : called with every request that ends
+    gate : turns requests away before they are routed; None lets all in
 
     Attributes
     ----------
@@ -41,10 +43,12 @@ class Fleet:
         replicas: Sequence[Replica],
         router: Router,
         on_finish: Callable[[Request], None],
+        gate: Gate | None = None,
     ) -> None:
         self.env = env
         self.router = router
         self.on_finish = on_finish
+        self.gate = gate
         self.outstanding = [0] * len(replicas)
         self.ready = list(range(len(replicas)))
         self.engines = [
@@ -58,7 +62,16 @@ class Fleet:
         return state.used_blocks / state.num_blocks
 
     def submit(self, request: Request) -> None:
-        """Send a request that arrives now where the router says."""
+        """Send a request that arrives now where the router says.
+
+        Who is turned away is entered in the books of the first replica.
+        """
+        if self.gate is not None:
+            reason = self.gate.refuses(self.env.now, sum(self.outstanding))
+            if reason is not None:
+                self.outstanding[0] += 1
+                self.engines[0].turn_away(request, reason)
+                return
         replica = self.router.route(request, self)
         self.outstanding[replica] += 1
         self.engines[replica].submit(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .admission import Gate
 from .building import make_allocator, make_router, make_scheduler, size_pool, step_model
 from .colocated import play_colocated
 from .recording import make_record
@@ -74,6 +75,8 @@ def play(
         # Each data-parallel copy composes its own steps: an engine with KV memory of its own, behind the router.
         engines = group.count * group.resolved.scenario.parallelism.data_parallel_size
         replicas += [Replica(kind, keep_steps=keep_steps) for _ in range(engines)]
-    router = make_router(resolved) if len(replicas) > 1 else None
-    serve(workload, replicas, router, progress)
+    admission = resolved.scenario.cluster.admission
+    gate = None if admission is None else Gate(admission)
+    router = make_router(resolved) if len(replicas) > 1 or gate else None
+    serve(workload, replicas, router, progress, gate)
     return make_record(resolved, replicas, levers=levers)

@@ -13,6 +13,7 @@ from .fleet import Fleet
 from .source import Source
 
 if TYPE_CHECKING:
+    from .admission import Gate
     from .replica import Replica
     from .request import Request
     from .router.base import Router
@@ -26,6 +27,7 @@ def serve(
     replicas: Sequence[Replica],
     router: Router | None = None,
     progress: Progress | None = None,
+    gate: Gate | None = None,
 ) -> None:
     """Serve a workload until every request has ended.
 
@@ -35,6 +37,7 @@ def serve(
     replicas : the engines that serve it; they start empty
     router : who sends each request to one of them; None where there is one
     progress : called now and then with the requests that have ended, and all of them
+    gate : turns requests away before they are routed
     """
     env = Clock(0)
     ended, total = 0, len(workload)
@@ -53,7 +56,7 @@ def serve(
         source = Source(env, requests, engine.submit, *load)
         engine.connect(source)
     else:
-        fleet = Fleet(env, replicas, router, on_finish)
+        fleet = Fleet(env, replicas, router, on_finish, gate)
         source = Source(env, requests, fleet.submit, *load, in_turn=True)
     with no_cycles():
         env.run()

@@ -56,6 +56,9 @@ def least(candidates: Sequence[int], outstanding: Sequence[int], after: int) -> 
     >>> least([0, 1, 2], [3, 1, 1], after=1), least([0, 1, 2], [3, 1, 1], after=2)
     (2, 1)
     """
-    fewest = min(outstanding[each] for each in candidates)
-    equals = [each for each in candidates if outstanding[each] == fewest]
+    loads = list(map(outstanding.__getitem__, candidates))
+    fewest = min(loads)
+    if loads.count(fewest) == 1:
+        return candidates[loads.index(fewest)]
+    equals = [each for each, load in zip(candidates, loads, strict=True) if load == fewest]
     return next((each for each in equals if each > after), equals[0])

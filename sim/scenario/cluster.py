@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
+from annotated_types import Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, model_serializer
 
 from ...hwmodels.errors import unknown
@@ -112,6 +113,32 @@ def _count(value: object) -> int:
     return count
 
 
+class TokenBucket(Section):
+    """Requests that are let in on average, and at once.
+
+    Attributes
+    ----------
+    rate_per_s : requests that are let in per second, on average
+    burst : requests that are let in at once after a quiet time
+    """
+
+    rate_per_s: Annotated[float, Gt(0), Le(1e9)]
+    burst: PositiveCount = 1
+
+
+class Admission(Section):
+    """What is turned away before it reaches a replica; rejections are counted by reason.
+
+    Attributes
+    ----------
+    max_outstanding : requests sent to all replicas that have not ended; who comes then is rejected
+    token_bucket : at most so many requests are let in per second; null: any number
+    """
+
+    max_outstanding: PositiveCount | None = None
+    token_bucket: TokenBucket | None = None
+
+
 class Cluster(Section):
     """Several replicas behind a router.
 
@@ -122,6 +149,7 @@ class Cluster(Section):
     router : how requests are spread over them: a policy of this package, or ``module:Class``
     router_options : further settings of that policy, as its class describes them (``cache_threshold`` of
         ``prefix_affinity``, ...)
+    admission : what is turned away before it reaches a replica
     pools : replicas for prefill and for decode, and the link between
     autoscale : replicas that come and go with the load
     failures : replicas that fail
@@ -132,6 +160,7 @@ class Cluster(Section):
     ] = 1
     router: RouterName = "least_outstanding"
     router_options: dict[str, Any] = Field(default_factory=dict)
+    admission: Admission | None = None
     pools: Open | None = None
     autoscale: Open | None = None
     failures: Open | None = None

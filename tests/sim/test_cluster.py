@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from membound.hwmodels.errors import MemboundError
+from membound.sim.admission import FULL, TOO_FAST
 from membound.sim.draws import simulate_draws
 from membound.sim.policies import policy_names
 from membound.sim.result import SimulationResult
@@ -189,3 +190,27 @@ def test_prefixes_in_blocks_of_two_sizes_are_refused() -> None:
     groups = "cluster.replicas=[{count: 1}, {count: 1, kv_cache: {block_size: 32}}]"
     assert "block_size" in complaint(groups, PREFIXES)
     run(groups, "workload.requests=5")
+
+
+def test_no_more_are_outstanding_than_are_let_in_and_the_rest_is_counted() -> None:
+    result = run("cluster.replicas=2", "cluster.admission={max_outstanding: 6}")
+    counts, table = result.summary()["requests"], result.record.requests
+    assert counts["completed"] + counts["rejected"] == counts["submitted"] == 120
+    assert counts["rejected_by_reason"] == {FULL: counts["rejected"]}
+    assert counts["rejected"] > 0
+    served = table["last_token_ns"] >= 0
+    begun, ended = table["arrival_ns"][served], table["last_token_ns"][served]
+    assert max(int(((begun <= at) & (ended > at)).sum()) for at in begun.tolist()) == 6
+
+
+def test_a_token_bucket_lets_in_its_burst_and_then_its_rate() -> None:
+    """Forty a second at a bucket of ten a second: the burst, and then every fourth."""
+    even = ("workload.arrivals={kind: constant, rate_per_s: 40}", "workload.requests=100")
+    bucket = "cluster.admission={token_bucket: {rate_per_s: 10, burst: 5}}"
+    counts = run(*even, bucket).summary()["requests"]
+    assert counts["completed"] in range(5 + 23, 5 + 26)
+    assert counts["rejected_by_reason"] == {TOO_FAST: 100 - counts["completed"]}
+
+
+def test_admission_without_a_rule_changes_nothing() -> None:
+    assert run("cluster.admission={}").summary()["latency"] == run().summary()["latency"]
