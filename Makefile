@@ -10,7 +10,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser test-long bench lint types layers unit format readme clean
+.PHONY: help demo test browser test-long bench lint types layers unit format readme docs accuracy clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -50,8 +50,16 @@ format: $(DEV)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-readme: $(DEV)  ## run the README's commands and quote what they print now
+readme: $(DEV)  ## run the commands of README and docs/ and quote what they print now
 	$(BIN)/python tests/test_readme.py
+
+docs: $(DEV)  ## the pages of docs/ as a site in build/docs, which needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+accuracy: $(DEV)  ## errors and bars of the benchmarks into docs/accuracy-figures; takes ../shared/measured and a quarter of an hour
+	mkdir -p docs/accuracy-figures
+	for what in kernel_accuracy serving_accuracy kv_blocks; do \
+		$(BIN)/python benchmarks/$$what.py > docs/accuracy-figures/$$what.txt || failed=1; done; exit $${failed:-0}
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """What the README quotes is what the commands print.
 
-``python tests/test_readme.py`` runs the commands and rewrites what the README quotes of them.
+``python tests/test_readme.py`` runs the commands and rewrites what README and docs/ quote of them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def quoted(block: str) -> list[tuple[str, str]]:
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def printed(command: str) -> str:
-    """Run a command of the README in the repository's root, and return what it prints."""
+def printed(command: str, cwd: Path = ROOT, given: str | None = None) -> str:
+    """Run a command in the repository's root or another folder, and return what it prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path}
     return subprocess.run(
-        command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        command, shell=True, cwd=cwd, env=env, input=given, capture_output=True, text=True, check=False
     ).stdout
 
 
@@ -71,3 +71,6 @@ def rewritten(text: str, run: Callable[[str], str] = printed) -> str:
 
 if __name__ == "__main__":
     README.write_text(rewritten(README.read_text()))
+    subprocess.run(
+        [sys.executable, ROOT / "tests/test_docs.py"], check=True
+    )  # pages and translations quote too
