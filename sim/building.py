@@ -16,6 +16,7 @@ from .accounting import StepAccountant
 from .draftaccounting import DraftAccountant
 from .kvcache.base import KVAllocator, PoolShape
 from .kvcache.paged import PagedAllocator
+from .kvcache.radix import RadixAllocator
 from .kvcache.ring import RingAllocator
 from .offload import attach
 from .pipelineaccounting import PipelineAccountant
@@ -129,7 +130,7 @@ def make_allocator(resolved: ResolvedScenario, pool: KVPool) -> KVAllocator:
     """Return the allocator that a scenario names, over its pool."""
     cache = resolved.kv_cache
     policy = find_policy("kvcache", cache.allocator, "kv_cache.allocator")
-    if cache.eviction and issubclass(policy, PagedAllocator) and RingAllocator.holds(pool):
+    if cache.eviction and issubclass(policy, PagedAllocator | RadixAllocator) and RingAllocator.holds(pool):
         return RingAllocator.over(pool, cache.max_model_len)
     shape = pool_shape(pool)
     allocator: KVAllocator = policy.of(

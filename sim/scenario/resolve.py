@@ -89,7 +89,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
         | {
             "name": engine.defaults.scheduler,
             "max_model_len": max_model_len,
-            "block_size": _block_size(device, engine, model, defaults),
+            "block_size": _block_size(scenario, device, engine, model, defaults),
         },
     )
     draft = draft_of(scenario, model)
@@ -278,12 +278,24 @@ def _max_model_len(scenario: Scenario, model: ModelSpec) -> tuple[int, list[str]
 
 
 def _block_size(
-    device: DeviceProfile, engine: EngineProfile, model: ModelSpec, defaults: EngineDefaults
+    scenario: Scenario,
+    device: DeviceProfile,
+    engine: EngineProfile,
+    model: ModelSpec,
+    defaults: EngineDefaults,
 ) -> int:
-    """Return the tokens in a block: vLLM's latent attention kernels ask for larger ones than its default."""
+    """Return the tokens in a block: the allocator's own default, else the engine's.
+
+    vLLM's latent attention kernels ask for larger ones than its default.
+    """
     from ...hwmodels.bareengine import rules_of
     from ...hwmodels.capacity import default_block_size
+    from ..policies import find_policy
 
+    policy = find_policy("kvcache", scenario.kv_cache.allocator, "kv_cache.allocator")
+    own: int | None = getattr(policy, "default_block_size", None)
+    if own is not None:
+        return own
     if engine.engine != "vllm":
         return defaults.block_size
     return default_block_size(device, model, expanded=rules_of(engine).latent_expanded)

@@ -208,7 +208,7 @@ class KVCacheSection(Section):
     Attributes
     ----------
     allocator : a policy of this package, or ``module:Class``
-    block_size : tokens in a block
+    block_size : tokens in a block; auto: the engine's, 1 under allocator radix
     gpu_memory_utilization : share of the device's memory the engine may fill
     enable_prefix_caching : whether blocks of equal content are shared
     max_model_len : longest prompt plus answer; auto: the model's

@@ -73,7 +73,7 @@ class Auditor:
         assert engine.live_tokens == tokens <= allocator.held_blocks * allocator.block_size
         # Blocks may be shared, never lost: each that is in use is held by somebody.
         held = allocator.held_blocks
-        if self.case.allocator == "paged":
+        if not allocator.reserves:
             held += sum(self.case.bounded(request.num_tokens_needed) for request in holders)
         assert used <= held
         if not self.case.prefix_caching:
