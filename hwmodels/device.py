@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -152,10 +153,7 @@ class DeviceProfile(BaseModel):
 
     def families(self) -> list[str]:
         """List the kernel families for which ``lane`` has an answer, sorted."""
-        relative = _relative(self)
-        return sorted(
-            {*self.fitted, *(relative.families() if relative and self.form == relative.form else ())}
-        )
+        return sorted({*self.fitted, *_lent(self.transfer_from, self.form)})
 
     def lane(self, family: str, lane: str = "vllm") -> Lane:
         """Return the parameters of one kernel family.
@@ -183,7 +181,9 @@ class DeviceProfile(BaseModel):
             chosen = lane if lane in own else next(iter(own))
             found = as_lane(own[chosen], family, chosen, self.id)
             return _as_whatif(found) if self.whatif else found
-        relative = _lender(self, family)
+        # Nobody's whole file is read to learn that it has no such lane.
+        known = family == "allreduce" or family in _lent(self.transfer_from, self.form)
+        relative = _lender(self, family) if known else None
         if relative is None or relative.form != self.form:
             raise CatalogError(unknown("kernel family", family, self.families(), f"the lanes of {self.id}"))
         try:
@@ -258,6 +258,30 @@ def _without_tables(lanes: Mapping[str, FittedLane]) -> dict[str, FittedLane]:
 
 def _relative(device: DeviceProfile) -> DeviceProfile | None:
     return load_device(device.transfer_from) if device.transfer_from else None
+
+
+def _lent(name: str | None, form: str) -> frozenset[str]:
+    """Return the kernel families that a relative has lanes of, its own and borrowed ones; none if its form differs.
+
+    Of a bundled device they are read off the text of its file, without parsing the rest of it.
+    """
+    if name is None:
+        return frozenset()
+    path = DEVICES / f"{name}.yaml"
+    if path.is_file():
+        families, its_form, relative = _outline(path, path.stat().st_mtime_ns)
+        return families | _lent(relative, form) if its_form == form else frozenset()
+    found = load_device(name)
+    return frozenset(found.families()) if found.form == form else frozenset()
+
+
+@lru_cache(maxsize=64)
+def _outline(path: Path, _mtime_ns: int) -> tuple[frozenset[str], str, str | None]:
+    """Return the fitted families, form and relative that a bundled file names."""
+    head, _, fitted = path.read_text(encoding="utf-8").partition("\nfitted:\n")
+    form, relative = (re.search(rf"^{key}: (\w+)$", head, re.MULTILINE) for key in ("form", "transfer_from"))
+    families = frozenset(re.findall(r"^  (\w+):$", fitted, re.MULTILINE))
+    return families, form[1] if form else "tiles", relative[1] if relative else None
 
 
 def _lender(device: DeviceProfile, family: str) -> DeviceProfile | None:

@@ -186,6 +186,23 @@ def test_a_missing_software_lane_falls_back_to_another_of_the_same_device_first(
     assert a100.lane("linear_fp8").level == "transferred_cross_arch"
 
 
+@pytest.mark.parametrize("device", list_devices())
+def test_families_read_off_a_relatives_text_are_those_of_its_whole_file(device):
+    def whole(profile):
+        relative = load_device(profile.transfer_from) if profile.transfer_from else None
+        lent = whole(relative) if relative is not None and relative.form == profile.form else []
+        return sorted({*profile.fitted, *lent})
+
+    assert load_device(device).families() == whole(load_device(device))
+
+
+def test_a_family_that_nobody_has_is_known_without_reading_a_relatives_file(monkeypatch):
+    profile = load_device("a100_sxm_80gb")
+    monkeypatch.setattr("membound.hwmodels.device.load_device", pytest.fail)
+    with pytest.raises(CatalogError):
+        profile.lane("mixed_attention")
+
+
 def test_an_unknown_family_is_one_line_with_the_nearest():
     with pytest.raises(CatalogError) as caught:
         load_device("rtx_4090").lane("gem")

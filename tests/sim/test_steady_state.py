@@ -8,7 +8,9 @@ import yaml
 from membound.sim.output import summary
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
+from membound.sim.steady import BATCHES, LEVEL, STUDENT
 from membound.sim.windows import MAX_WINDOWS, windows
+from scipy.special import stdtrit
 
 CHAT = """
 device: h100_sxm
@@ -51,6 +53,10 @@ def test_beyond_saturation_there_is_no_steady_state_and_the_reason_says_so():
     assert any(
         "steady_state" in text and "no steady state" in text for text in found["confidence"]["warnings"]
     )
+
+
+def test_the_tabled_quantile_is_students():
+    assert pytest.approx(stdtrit(BATCHES - 1, 0.5 + LEVEL / 2), rel=1e-15) == STUDENT
 
 
 def test_windows_hold_every_request_once_and_follow_each_other():
