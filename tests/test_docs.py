@@ -14,11 +14,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import membound as mb
 import pytest
 import yaml
 from membound.app.cli import main
@@ -186,6 +187,36 @@ def test_the_documentation_names_all_policies_and_kinds_that_are_there():
         *find_processes(), *list_tiers(), *re.findall(r'"(\w+)"', eviction[1]), *format_names(),
     ]  # fmt: skip
     assert [name for name in there if f"`{name}`" not in text] == []
+
+
+EXPLAINED_ELSEWHERE = {"scenario", "interval", "lanes", "draws", "rejected_by_reason"}
+RUNS_WITH_ALL_SECTIONS = {
+    "windows and classes": ("demo-chat", "simulation.window=1s", "slo.classes={a: {ttft_s: 1}, default: {tpot_s: 1}}"),
+    "speculation": ("demo-chat", "speculative={method: eagle, num_speculative_tokens: 2, acceptance: 0.7}"),
+    "replicas": ("cluster",),
+    "a second model": ("two-models", "colocated.workload.requests=5"),
+    "split units": ("compute-split",),
+    "tiers and swap": ("levers-kv/6-dram-tier", "scheduler.preemption_mode=swap"),
+}  # fmt: skip
+
+
+def keys_of(tree: Any) -> Iterator[str]:
+    """Name every key of a summary, those whose insides are names of something else as one."""
+    if isinstance(tree, Mapping):
+        for key, inner in tree.items():
+            yield key
+            yield from () if key in EXPLAINED_ELSEWHERE else keys_of(inner)
+    elif isinstance(tree, list):
+        for inner in tree:
+            yield from keys_of(inner)
+
+
+@pytest.mark.parametrize(("example", "settings"), [(name, own) for name, *own in RUNS_WITH_ALL_SECTIONS.values()],
+                         ids=RUNS_WITH_ALL_SECTIONS)  # fmt: skip
+def test_the_nomenclature_defines_every_key_of_a_summary(example: str, settings: list[str]):
+    scenario = mb.load_scenario(ROOT / f"examples/{example}.yaml", ["workload.requests=10", *settings])
+    said = set(re.findall(r"`(\w+)`", (DOCS / "nomenclature.md").read_text())) | set(list_tiers())
+    assert sorted(set(keys_of(mb.simulate(scenario).summary())) - said) == []
 
 
 def test_every_picture_is_made_by_the_tool_small_and_shown():
