@@ -110,7 +110,7 @@ def _prefill(job: Job) -> FitResult:
     eb = gemm.params["eb"] if gemm else job.device.lane("gemm", job.software).params["eb"]
     facts = kernel_facts(job.family, job.lane, str(rows["kernel_source"][0]), job.device.arch)
     large = job.warm and job.chip.l2_bytes >= LARGE_CACHE
-    params = prefill_parameters(job.device.arch, eb, cached=large, writes=job.warm, **facts)
+    params = prefill_parameters(job.device.arch, eb, cached=large, **facts)
     return fit_prefill_attention_least_squares(
         rows,
         job.chip,

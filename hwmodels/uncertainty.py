@@ -54,7 +54,7 @@ and bandwidth), GEMM by rows and size of the weights, of which a serving step ha
 _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     **dict.fromkeys(
         (
-            *("t0_us", "t1_us", "tq_us", "tw_us", "ts_us", "tb_us", "tcta_us", "tt_us", "tqz_us"),
+            *("t0_us", "t1_us", "tq_us", "ts_us", "tb_us", "tcta_us", "tt_us", "tqz_us"),
             *("te_ns", "tr_ns", "tqr_ns"),
         ),
         ("latency", 1.0),

@@ -23,7 +23,7 @@ ROWS: Final = 1500
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "ec": (0.05, 1.2), "sx": (0.05, 60.0), "occ": (0.2, 4.0), "wq": (0.01, 1.0),
     "q2": (1.0, 12.0), "tt_us": (0.005, 20.0), "k0": (0.5, 600.0), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0),
-    "tq_us": (0.01, 20.0), "tw_us": (0.01, 20.0),
+    "tq_us": (0.01, 20.0),
 }  # fmt: skip
 _SHAPE: Final = ("n_heads", "n_kv_heads", "head_dim", "window")
 
@@ -34,7 +34,6 @@ def prefill_parameters(
     q: float = 1.0,
     *,
     cached: bool = False,
-    writes: bool = False,
     packed: bool = True,
     single: bool = False,
     tile: int = 128,
@@ -49,9 +48,6 @@ def prefill_parameters(
         6.8 % against 11.5 with the q of the GEMM lane (H100), 14.8 against 19.6 (A100) [-]
     cached : a large last-level cache holds queries, keys and values that were just written: 15.9 % against 26.9
         on L40S; nothing on H100, A100 and B200
-    writes : the timed calls write new keys and values to the cache, a thread block to a token.
-        Without its time small groups of heads come out 20 to 40 % too fast: head counts left out of the fitted part
-        8.5 % without and 7.5 with on B200, 6.3 and 5.6 on A100
     packed, single, tile : how the kernel makes tiles (facts). FlashAttention-2's own way errs by 7.5 % on the fitted
         rows of A100 and 9.3 on L40S, packing of all groups into tiles of 128 rows by 12.4 and 15.7
     """
@@ -63,8 +59,6 @@ def prefill_parameters(
     ]
     if cached:
         params += [Parameter("l2f", 0.4, 0.6, *_BOUNDS["l2f"]), Parameter("l2b", 2.5, 0.5, *_BOUNDS["l2b"])]
-    if writes:
-        params.append(Parameter("tw_us", 2.0, 0.7, *_BOUNDS["tw_us"]))
     if single:
         params.append(Parameter("tq_us", 1.0, 1.5, *_BOUNDS["tq_us"]))
     facts = {"eb": eb, "q": q, "packed": float(packed), "single": float(single), "rows": float(tile)}

@@ -3,8 +3,7 @@
 Query tiles of 128 rows each walk over the keys they may see. A key costs a tile the smooth maximum of matrix
 work and exponentials; a tile also has a fixed time and a fill. The tiles of all chunks share the device, and
 the last causal tile alone is a floor. The bytes moved (queries, outputs, keys and values, and the new ones
-written to the cache, which the timed calls include, one thread
-block to a token; what the kernels before have just written may still be in the
+written to the cache, which the timed calls include; what the kernels before have just written may still be in the
 last-level cache) come on top of the tile time: with q = 1 the starting
 values err by 9 % on H100, with GEMM's q = 3 by 29 % (28 % too fast at every length below 4k), so q is a
 parameter of the lane and 1 by default.
@@ -28,9 +27,6 @@ _KEYS_FLASH2 = 64.0
 _ABSORBED_ABOVE = 700.0
 _SMALLEST_TILE = 16
 _KEYS_ON_CHIP = 64
-_BLOCK_THREADS, _UNIT_THREADS = 512.0, 2048.0
-"""Most threads of a block that writes a token's keys and values to the cache, one each of the key's elements
-(``reshape_and_cache_flash`` of vLLM), and those that a compute unit holds."""
 _REFERENCE_UNITS = 132
 """Compute units of the device whose exponential rate ``sx`` is quoted for (H100 SXM)."""
 
@@ -59,7 +55,6 @@ class PrefillParams:
         64 (a lane fact)
     tile : most query rows of a tile (a lane fact) [-]
     tq : extra fixed time of such a call of several sequences and KV heads, whose queries are first copied [s]
-    tw : time of a thread block that writes a token's keys and values to the cache [s]
     """
 
     t0: float
@@ -80,7 +75,6 @@ class PrefillParams:
     single: bool = False
     tile: int = _TILE
     tq: float = 0.0
-    tw: float = 0.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike, gemm: LaneLike) -> PrefillParams:
@@ -105,7 +99,6 @@ class PrefillParams:
             single=p.get("single", 0.0) > 0.5,
             tile=int(p.get("rows", _TILE)),
             tq=p.get("tq_us", 0.0) * MICRO,
-            tw=p.get("tw_us", 0.0) * MICRO,
         )
 
 
@@ -124,7 +117,6 @@ class PrefillShape:
     dtype : compute dtype
     score_bytes_per_pair : naive attention: score matrix to and from HBM, per query and key [B]
     entry_bytes_per_token : a new cache entry, read as computed and written as stored, where ``io`` has none [B]
-    key_elements : elements of a new token's keys, written to the cache by a thread each; 0 where ``io`` has none [-]
     """
 
     n_heads: int
@@ -137,7 +129,6 @@ class PrefillShape:
     dtype: str = "bf16"
     score_bytes_per_pair: float = 0.0
     entry_bytes_per_token: float = 0.0
-    key_elements: int = 0
 
 
 def prefill_shape(
@@ -159,7 +150,6 @@ def prefill_shape(
         io_bytes_per_token=(head_dim + v_dim) * (2.0 * n_heads + (2.0 + kv_width) * n_kv_heads),
         window=window,
         dtype=dtype,
-        key_elements=head_dim * n_kv_heads,
     )
 
 
@@ -204,7 +194,6 @@ class PrefillForm:
     seconds_per_byte : inverse of the bandwidth reached [s/B]
     io_bytes : queries in, outputs out and cache entries of one new token, as charged [B]
     cache_bytes : last-level cache that holds what the kernels before have just written [B]; 0 for none
-    write_s : time that a new token takes of writing the cache, beside its bytes [s]
     """
 
     params: PrefillParams
@@ -215,7 +204,6 @@ class PrefillForm:
     seconds_per_byte: float
     io_bytes: float
     cache_bytes: float = 0.0
-    write_s: float = 0.0
 
     def body(self, chunks: Iterable[tuple[int, int]]) -> float:
         """Return one kernel's time without ``t0``, for chunks of (new, cached) tokens; 0 for none [s].
@@ -260,7 +248,7 @@ class PrefillForm:
         if shape.score_bytes_per_pair:
             t_memory += pairs * shape.score_bytes_per_pair * self.seconds_per_byte
         copies = p.tq if p.single and rows == count > 1 and kv_heads > 1 else 0.0
-        return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q) + copies + rows * self.write_s
+        return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q) + copies
 
     def time(self, chunks: Sequence[tuple[int, int]]) -> KernelTime:
         """Return the kernel's time split by cause, ``t0`` included [s]."""
@@ -317,10 +305,7 @@ class PrefillForm:
             hbm_kv=body * in_memory * of_kv,
             hbm_activations=body * in_memory * (1.0 - of_kv),
             compute=body * on_tiles * (1.0 - of_fixed),
-            latency=p.t0
-            + self._copies(rows, starts, len(new))
-            + rows * self.write_s
-            + body * on_tiles * of_fixed,
+            latency=p.t0 + self._copies(rows, starts, len(new)) + body * on_tiles * of_fixed,
             hbm_demand=t_kv + t_io - t_cached,
             compute_demand=body * np.minimum(tiles / self.slots, 1.0),
         )
@@ -366,7 +351,6 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         seconds_per_byte=seconds_per_byte,
         io_bytes=shape.io_bytes_per_token * params.io + shape.entry_bytes_per_token * params.cache,
         cache_bytes=params.l2f * chip.l2_bytes if params.l2b > 1.0 else 0.0,
-        write_s=params.tw * min(shape.key_elements, _BLOCK_THREADS) / (_UNIT_THREADS * chip.units),
     )
 
 
