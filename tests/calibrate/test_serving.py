@@ -109,13 +109,10 @@ def test_a_point_that_cannot_be_played_says_why(changes: dict[str, str], reason:
         point(**changes)
 
 
-@pytest.mark.parametrize(
-    ("dp", "ep", "says"), [("4", "", "data_parallel_size"), ("", "4", "expert_parallel")]
-)
-def test_what_the_simulator_refuses_is_skipped_with_its_words(dp: str, ep: str, says: str) -> None:
-    ((_, outcome),) = play_all([run(dp=dp, ep=ep)])
+def test_what_the_simulator_refuses_is_skipped_with_its_words() -> None:
+    ((_, outcome),) = play_all([run(dp="", ep="4")])  # of a dense model
     assert isinstance(outcome, Skipped)
-    assert says in outcome.reason
+    assert "expert_parallel" in outcome.reason
 
 
 @pytest.mark.parametrize(
