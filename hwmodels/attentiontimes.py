@@ -21,6 +21,7 @@ from .timing.decode_attention import (
     decode_shape,
     decode_terms,
     mla_decode_shape,
+    one_wave,
     with_scores,
 )
 from .timing.form import Chip
@@ -58,6 +59,7 @@ class AttentionKind:
     queries : rows of each decoding sequence: 1, or more where drafted tokens are verified beside it
     mixed : time of decodes in one call with chunks of prompt over their time alone [-]; 0 where the device has no
         such lane, and the engine's ``mixed_decode_factor`` holds
+    one_wave : most sequences that run at once: up to it the mean one plays no part
     """
 
     chip: Chip
@@ -68,7 +70,11 @@ class AttentionKind:
     prefill: PrefillForm
     queries: int = 1
     mixed: float = 0.0
+    one_wave: float = field(init=False)
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
+
+    def __post_init__(self) -> None:
+        self.one_wave = one_wave(self.chip, self.decode_params, self.decode_shape)
 
     def terms(self, batch: int, span: int) -> DecodeTerms:
         """Return the decode terms for a batch whose longest and mean sequences have the key blocks of ``span``."""
@@ -83,14 +89,16 @@ class AttentionKind:
         return found
 
     def span(self, batch: int, context_sum: int, longest: int) -> int:
-        """Return the key blocks of the longest and of the mean sequence as one number; see `span_of`."""
-        return span_of(batch, context_sum, longest, self.decode_params.key_block)
+        """Return the key blocks of the longest sequence, and of the mean one where it plays a part; see `span_of`."""
+        total = context_sum if batch > self.one_wave else 0
+        return span_of(batch, total, longest, self.decode_params.key_block)
 
     def spans(
         self, batch: NDArray[np.int64] | int, sums: NDArray[np.int64], longest: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return ``span`` of many steps, shape (steps,); a step of nobody has none (0)."""
-        return span_of(np.maximum(batch, 1), sums, longest, self.decode_params.key_block)
+        totals = np.where(np.asarray(batch) > self.one_wave, sums, 0)
+        return span_of(np.maximum(batch, 1), totals, longest, self.decode_params.key_block)
 
     def visible(
         self, batch: int, context_sum: int, longest: int, contexts: Sequence[int] | None

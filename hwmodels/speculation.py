@@ -105,6 +105,8 @@ class SpeculativeStepModel:
         self.first, self.later = drafting(self.queries), drafting(width)
         self._fused: dict[tuple[int, int], tuple[NDArray[np.float64], ...]] = {}
         self._key_block = self._common_block()
+        passes = (self.verify, self.first, self.later)
+        self._one_wave = min(kind.one_wave for model in passes if model for kind in model.kinds)
         self.needs_contexts = self.plain.needs_contexts or bool(self.first and self.first.needs_contexts)
 
     def step_ns(
@@ -147,8 +149,10 @@ class SpeculativeStepModel:
         contexts : of a single step, where ``needs_contexts`` [tokens]
         """
         if self._key_block:
+            sums = (context_sums[0], context_sums[-1]) if n_decode > self._one_wave else (0, 0)
             first, last = (
-                span_of(n_decode, int(context_sums[at]), int(longest[at]), self._key_block) for at in (0, -1)
+                span_of(n_decode, int(total), int(longest[at]), self._key_block)
+                for total, at in zip(sums, (0, -1), strict=True)
             )
             if first == last:  # it never falls
                 return self._fused_run_ns(n_decode, first, context_sums)

@@ -13,6 +13,7 @@ longest sequence may be arrays as well: a calibration times a table of unlike ca
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -297,6 +298,19 @@ def _terms(
         compute_slope=compute_slope,
         serial=serial,
     )
+
+
+def one_wave(chip: Chip, params: DecodeParams, shape: DecodeShape) -> float:
+    """Return the most sequences whose blocks all run at once: to them ``decode_terms`` are the same at any ``mean``."""
+    if chip.roofline3:
+        return math.inf
+    slots, batch = params.occ * chip.units, 0
+    while params.wq <= 1.0:
+        units = (batch + 1) * shape.units_per_sequence
+        if units * max(1, math.floor(slots / units)) > slots:
+            break
+        batch += 1
+    return batch
 
 
 def decode_terms(

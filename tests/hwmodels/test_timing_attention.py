@@ -13,6 +13,7 @@ from membound.hwmodels.timing.decode_attention import (
     decode_shape,
     decode_terms,
     mla_decode_shape,
+    one_wave,
     warm_share,
     with_scores,
 )
@@ -104,6 +105,17 @@ def test_one_sequence_is_split_over_units_and_a_large_batch_is_not() -> None:
     unsplit = replace(DECODE, split=False)
     slow = decode_terms(H100, unsplit, GQA, 1, 4096).seconds(4096.0)
     assert slow > 1.3 * decode_terms(H100, DECODE, GQA, 1, 4096).seconds(4096.0)
+
+
+@given(st.integers(1, 400), st.integers(1, 60_000), st.integers(1, 60_000))
+def test_within_one_wave_the_mean_sequence_plays_no_part(batch: int, longest: int, mean: int) -> None:
+    last = one_wave(H100, DECODE, GQA)
+    assert 0 < last < 400
+    unlike = decode_terms(H100, DECODE, GQA, batch, longest, 0)
+    if batch <= last:
+        assert decode_terms(H100, DECODE, GQA, batch, longest, min(mean, longest)) == unlike
+    else:
+        assert decode_terms(H100, DECODE, GQA, batch, longest, longest) != unlike
 
 
 @settings(deadline=None)
