@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHOWN = 25
 """Most configurations that serve which a table shows, and most reasons."""
-HEADER = ("GPUs", "USD/h", "USD/M out", "req/s each", "tok/s/user", "tok/s/GPU", "sure", "")
+HEADER = ("GPUs", "USD/h", "USD/M out", "J/out", "req/s each", "tok/s/user", "tok/s/GPU", "sure", "")
 
 
 def render_plan(found: PlanResult, form: str) -> str:
@@ -71,6 +71,7 @@ def _cells(option: Option) -> list[str | None]:
         None
         if option.usd_per_million_output_tokens is None
         else number(option.usd_per_million_output_tokens),
+        None if option.joule_per_output_token is None else number(option.joule_per_output_token),
         f"{number(low)} +{percent(high / low - 1)}" if low else None,
         None if option.tokens_per_s_per_user is None else number(option.tokens_per_s_per_user),
         None if option.tokens_per_s_per_gpu is None else number(option.tokens_per_s_per_gpu),

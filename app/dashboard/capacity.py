@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ...hwmodels.device import list_devices, load_device
+from ...hwmodels.device import list_devices
 from ...sim.studies.capacity_plan import plan_of
-from ...sim.studies.plan import Option, PlanResult, outputs_per_s, plan, repriced
+from ...sim.studies.plan import Option, PlanResult, plan, repriced
 from ..charts.cost import cost_bars, pareto, plan_rows
 from ..render_plan import answer_of, reasons
 from ..text import number, percent
@@ -131,7 +131,8 @@ def _result(found: PlanResult) -> None:
                   empty="None of these has a price: give one below.")  # fmt: skip
         st.dataframe(_table(serving, shown), hide_index=True, width="stretch")
         st.caption(
-            "Joule: at most, at the boards' power limit; power is not modelled. All tokens here are output tokens. "
+            "Joule: of a replica at its highest rate; the power of few boards was measured, of the others it is known to "
+            "± 25 %. All tokens here are output tokens. "
             f"{shown.runs:,} simulations."
         )
     for line, count in reasons([option for option in shown.options if not option.serves]):
@@ -166,7 +167,7 @@ def _table(options: list[Option], found: PlanResult) -> dict[str, list[str]]:
             "GPUs": f"{option.gpus:,}",
             "USD/h": _text(option.usd_per_hour),
             "USD per M output": _text(option.usd_per_million_output_tokens),
-            "J per output token, at most": _text(_joule(option, found.rate_per_s)),
+            "J per output token": _text(option.joule_per_output_token),
             "requests/s each": f"{number(low)} … {number(high)}" if low else DASH,
             "tokens/s/user": _text(option.tokens_per_s_per_user),
             "tokens/s/GPU": _text(option.tokens_per_s_per_gpu),
@@ -176,13 +177,6 @@ def _table(options: list[Option], found: PlanResult) -> dict[str, list[str]]:
         for name, text in row.items():
             columns.setdefault(name, []).append(text)
     return columns
-
-
-def _joule(option: Option, load: float) -> float | None:
-    """Return the most energy that an output token can take: every board at its limit [J]."""
-    watts = load_device(str(option.settings["device"])).tdp_w
-    outputs = outputs_per_s(option, load)
-    return watts * option.gpus / outputs if watts and outputs and option.gpus else None
 
 
 def _text(value: float | None) -> str:

@@ -76,6 +76,11 @@ class Option:
         return None if self.replicas is None else self.replicas * self.gpus_per_replica
 
     @property
+    def joule_per_output_token(self) -> float | None:
+        """Energy of all boards by output token of a replica at its highest rate [J]; None where not known."""
+        return (self.metrics or {}).get("energy.joule_per_output_token")
+
+    @property
     def serves(self) -> bool:
         """Whether it was found to serve the load within the SLO."""
         return self.replicas is not None
@@ -158,6 +163,7 @@ def _plain(rank: int, option: Option) -> dict[str, Any]:
         "ceiling_per_s_per_replica": option.ceiling_per_s,
         "usd_per_million_output_tokens": option.usd_per_million_output_tokens,
         "usd_per_hour": option.usd_per_hour,
+        "joule_per_output_token": option.joule_per_output_token,
         "tokens_per_s_per_user": option.tokens_per_s_per_user,
         "tokens_per_s_per_gpu": option.tokens_per_s_per_gpu,
         "pareto": option.pareto,
