@@ -131,7 +131,7 @@ def _result(found: PlanResult) -> None:
                   empty="None of these has a price: give one below.")  # fmt: skip
         st.dataframe(_table(serving, shown), hide_index=True, width="stretch")
         st.caption(
-            "Joule: of a replica at its highest rate; the power of few boards was measured, of the others it is known to "
+            "Joule: of a replica at its highest rate; where a board was not measured, known to "
             "± 25 %. All tokens here are output tokens. "
             f"{shown.runs:,} simulations."
         )
