@@ -31,9 +31,10 @@ class Clock(simpy.Environment):
             ...
 
 
-ARRIVALS, STEPS, LATE = 2, 3, 4
+FAILURES, RETURNS, ARRIVALS, STEPS, LATE = 2, 3, 4, 5, 6
 """The order of one instant where several engines share a clock: after whatever ends at it (SimPy's own priority, 1)
-come the requests that arrive, then the composing of steps, then requests that arrive because of that."""
+come replicas that fail, then replicas that are back and requests that those which failed gave back, then the requests
+that arrive, then the composing of steps, then requests that arrive because of that."""
 
 
 @final

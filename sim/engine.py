@@ -101,6 +101,9 @@ class Engine(Outputs):
         self.mover = mover
         self.among_others = among_others
         self.may_rest = False  # where another engine on the same pool says when to look again
+        self.on_stopped: Callable[[list[Request]], None] | None = (
+            None  # it fails: nothing is composed any more
+        )
         if mover is not None and device is not None:
             raise ValueError("KV tiers on a device that others use too are not built yet")
 
@@ -140,7 +143,9 @@ class Engine(Outputs):
         if reason is not None:
             self.turn_away(request, reason)
             return
-        if self.speculation is not None:
+        if self.speculation is None:
+            request.draft = None
+        elif request.draft is None:  # another replica, which failed, may have drafted for it
             request.draft = Drafted()
         self.waiting.push(request)
         if self._busy:
@@ -148,6 +153,14 @@ class Engine(Outputs):
         if self._wake is None:
             self._wake_at(self.env.now)
         elif self.run is not None and self.scheduler.arrival_matters(self, request):
+            self._cut(self.env.now)
+
+    def stop(self, then: Callable[[list[Request]], None]) -> None:
+        """Fail: what is composed ends, then all requests are given to ``then``, in order of arrival, their KV lost."""
+        self.on_stopped = then
+        if self._wake is None:
+            self._hand_over(then)
+        elif self.run is not None:
             self._cut(self.env.now)
 
     def state_at(self, time_ns: int) -> EngineState:
@@ -215,6 +228,17 @@ class Engine(Outputs):
         if request in self.individuals:
             self.individuals.remove(request)
         self.waiting.requeue(request)
+
+    def _hand_over(self, then: Callable[[list[Request]], None]) -> None:
+        """Give back everybody, and forget all that is cached: the engine is as new."""
+        for request in list(self.running):
+            self.preempt(request)
+        self._release_padding()
+        left = sorted(self.waiting, key=lambda request: (request.arrival_ns, request.index))
+        self.waiting = self.scheduler.queue()
+        self.allocator.forget(self.allocator.free_blocks)
+        self.on_stopped = None
+        then(left)
 
     @property
     def now_ns(self) -> int:
@@ -304,7 +328,7 @@ class Engine(Outputs):
         flights = self.flights
         while True:
             self.deliver(now)
-            if self.running or self.waiting:
+            if (self.running or self.waiting) and self.on_stopped is None:
                 worked = self._compose(now)
                 if self.run is not None:
                     break
@@ -326,6 +350,8 @@ class Engine(Outputs):
             self._launch_next(now)
             self._apply(flight)
         self._busy = False
+        if self.on_stopped is not None and not flights:
+            self._hand_over(self.on_stopped)
 
     def _apply_before_run(self, flight: Flight, now: int) -> None:
         """Hand out the tokens of the step before the run, with which requests end, and see who comes for them."""

@@ -30,6 +30,7 @@ def request_counts(record: RunRecord) -> dict[str, Any]:
         "rejected": int(reason_codes.size),
         "aborted": int(record.with_status(Status.ABORTED).sum()),
         "preemptions": exact_sum(record.requests["num_preemptions"].astype(np.int64)),
+        **({} if record.requeued is None else {"requeued": record.requeued}),
         "rejected_by_reason": {name: n for name, n in by_reason.items() if n},
     }
 

@@ -113,6 +113,7 @@ class RunRecord:
     monitored : what tools would show of a device that others used too, over the span of all; by name of ``utilization``
     beside : name -> what the summary says of it, of others that ran on the same device
     replicas : what the summary says of each replica; None where there is one
+    requeued : requests given back by replicas that failed, each time counted; None where none could
     """
 
     requests: Mapping[str, Column]
@@ -144,6 +145,7 @@ class RunRecord:
     monitored: Mapping[str, float | Unknown] = field(default_factory=dict[str, "float | Unknown"])
     beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
     replicas: Sequence[Mapping[str, Any]] | None = None
+    requeued: int | None = None
 
     @property
     def n_requests(self) -> int:

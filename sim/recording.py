@@ -21,6 +21,7 @@ from .setup import provenance_of, setup_of
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import StepDevice
     from .accounting import AnyStepModel
+    from .failures import Outages
     from .replica import Replica
     from .scenario.resolve import ResolvedScenario
 
@@ -31,11 +32,21 @@ UNVALIDATED = (
     "cluster: routers and replicas are an unvalidated lever, not held against a measured cluster; "
     "routing takes no time"
 )
+FAILING = (
+    "cluster.failures: an unvalidated lever; steps under way end with effect, then requests are routed again and their "
+    "KV is computed again; time down counts as idle, and no time by cause is kept of single requests, which move"
+)
 SAMPLED_REPLICAS = 8
 COUNTS = ("steps", "jumps", "skipped_steps", "empty_batches", "wasted_tokens", "late_tokens")
 
 
-def make_record(resolved: ResolvedScenario, replicas: Sequence[Replica], *, levers: bool = True) -> RunRecord:
+def make_record(
+    resolved: ResolvedScenario,
+    replicas: Sequence[Replica],
+    *,
+    levers: bool = True,
+    outages: Outages | None = None,
+) -> RunRecord:
     """Put together what is known of a finished run.
 
     Parameters
@@ -43,6 +54,7 @@ def make_record(resolved: ResolvedScenario, replicas: Sequence[Replica], *, leve
     resolved : the question
     replicas : who served it
     levers : work out what would have made the steps shorter; without, the verdict names no lever
+    outages : what is known of their failures, where they could fail
     """
     recorders = [replica.recorder for replica in replicas]
     served = [recorder.requests() for recorder in recorders]
@@ -89,8 +101,12 @@ def make_record(resolved: ResolvedScenario, replicas: Sequence[Replica], *, leve
         scenario=resolved.scenario,
         setup=setup_of(resolved, [replica.kind.resolved for replica in replicas]),
         replicas=None
-        if len(replicas) == 1
-        else [_figures_of(*each, end - start) for each in zip(replicas, served, pools, strict=True)],
+        if len(replicas) == 1 and outages is None
+        else [
+            _figures_of(*each, end - start) | _outages_of(outages, number, start, end)
+            for number, each in enumerate(zip(replicas, served, pools, strict=True))
+        ],
+        requeued=None if outages is None else sum(outages.requeued),
     )
 
 
@@ -226,6 +242,7 @@ def _rebuilding(replica: Replica) -> Callable[[StepDevice], AnyStepModel]:
 def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: int) -> tuple[str, ...]:
     """Return what a reader should know, each said once however many replicas it holds for."""
     said = [*resolved.warnings, *([UNVALIDATED] if resolved.scenario.cluster.total > 1 else [])]
+    said += [FAILING] if resolved.scenario.cluster.failures else []
     for replica in replicas:
         own = replica.kind.resolved
         said += own.warnings if own is not resolved else ()
@@ -237,6 +254,17 @@ def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: 
     for replica in replicas:
         said += replica.scheduler.caveats()
     return tuple(dict.fromkeys(said))
+
+
+def _outages_of(outages: Outages | None, replica: int, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Return what the summary says of a replica's failures; its time down is idle time of its wall time."""
+    if outages is None:
+        return {}
+    return {
+        "failures": outages.failures(replica, end_ns),
+        "down_s": outages.down_ns(replica, start_ns, end_ns) / 1e9,
+        "requeued": outages.requeued[replica],
+    }
 
 
 def _figures_of(replica: Replica, served: Columns, pool: KVSums, wall_ns: int) -> dict[str, Any]:

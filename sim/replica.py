@@ -65,10 +65,16 @@ class Replica:
     kind : what it is
     keep_steps : keep per-step columns for the result directory
     accountant : attributes its steps; None: as every run has it
+    fails : it may fail, so that requests move: no request's time by cause is kept, which spans several books
     """
 
     def __init__(
-        self, kind: ReplicaKind, *, keep_steps: bool = False, accountant: StepAccountant | None = None
+        self,
+        kind: ReplicaKind,
+        *,
+        keep_steps: bool = False,
+        accountant: StepAccountant | None = None,
+        fails: bool = False,
     ) -> None:
         self.kind = kind
         self.allocator = make_allocator(kind.resolved, kind.pool)
@@ -77,6 +83,8 @@ class Replica:
         self.recorder = Recorder(
             self.accountant, growth_tokens=self.allocator.growth_tokens, keep_steps=keep_steps
         )
+        if fails:
+            self.recorder.attribution = None
         self.rules = speculation_of(kind.resolved)
 
     @property

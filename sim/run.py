@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .admission import Gate
 from .building import make_allocator, make_router, make_scheduler, size_pool, step_model
 from .colocated import play_colocated
+from .failures import outages_of
 from .recording import make_record
 from .replica import Replica, ReplicaKind
 from .result import SimulationResult
@@ -69,14 +70,17 @@ def play(
     if resolved.scenario.compute_split is not None:
         return play_split(resolved, workload, vary=vary, keep_steps=keep_steps, progress=progress)
     replicas: list[Replica] = []
+    fails = resolved.scenario.cluster.failures is not None
     for group in resolved.kinds:
         varied = (group.resolved, None) if vary is None else vary(group.resolved)
         kind = ReplicaKind(*varied, name=group.name)
         # Each data-parallel copy composes its own steps: an engine with KV memory of its own, behind the router.
         engines = group.count * group.resolved.scenario.parallelism.data_parallel_size
-        replicas += [Replica(kind, keep_steps=keep_steps) for _ in range(engines)]
+        replicas += [Replica(kind, keep_steps=keep_steps, fails=fails) for _ in range(engines)]
     admission = resolved.scenario.cluster.admission
     gate = None if admission is None else Gate(admission)
-    router = make_router(resolved) if len(replicas) > 1 or gate else None
-    serve(workload, replicas, router, progress, gate)
-    return make_record(resolved, replicas, levers=levers)
+    asked = resolved.scenario.cluster.failures
+    outages = asked and outages_of(asked, resolved.scenario.simulation.seed, replicas)
+    router = make_router(resolved) if len(replicas) > 1 or gate or outages else None
+    serve(workload, replicas, router, progress, gate, outages)
+    return make_record(resolved, replicas, levers=levers, outages=outages)

@@ -14,6 +14,7 @@ from .source import Source
 
 if TYPE_CHECKING:
     from .admission import Gate
+    from .failures import Outages
     from .replica import Replica
     from .request import Request
     from .router.base import Router
@@ -28,6 +29,7 @@ def serve(
     router: Router | None = None,
     progress: Progress | None = None,
     gate: Gate | None = None,
+    outages: Outages | None = None,
 ) -> None:
     """Serve a workload until every request has ended.
 
@@ -38,6 +40,7 @@ def serve(
     router : who sends each request to one of them; None where there is one
     progress : called now and then with the requests that have ended, and all of them
     gate : turns requests away before they are routed
+    outages : when replicas behind a router fail
     """
     env = Clock(0)
     ended, total = 0, len(workload)
@@ -48,15 +51,17 @@ def serve(
         if progress is not None and (ended % 1024 == 0 or ended == total):
             progress(ended, total)
         source.finished(request)
+        if fleet is not None and ended == total:
+            fleet.closed = True
 
     requests = workload.iter_requests(_block_size(workload, replicas, router))
     load = (workload.closed_loop, workload.follows)
-    if router is None:
+    fleet = None if router is None else Fleet(env, replicas, router, on_finish, gate, outages)
+    if fleet is None:
         engine = replicas[0].start(env, on_finish)
         source = Source(env, requests, engine.submit, *load)
         engine.connect(source)
     else:
-        fleet = Fleet(env, replicas, router, on_finish, gate)
         source = Source(env, requests, fleet.submit, *load, in_turn=True)
     with no_cycles():
         env.run()

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 class ClusterView(Protocol):
-    """What a router may know when a request arrives; what happens at that very instant is not in it."""
+    """What a router may know when a request arrives.
+
+    Answers that leave at that very instant are counted as gone, and requests that came before it at that instant as
+    sent; steps that are composed at that instant are not in it yet.
+    """
 
     @property
     def outstanding(self) -> Sequence[int]:

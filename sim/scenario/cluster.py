@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
 from annotated_types import Gt, Le
-from pydantic import AfterValidator, BeforeValidator, Field, model_serializer
+from pydantic import AfterValidator, BeforeValidator, Field, model_serializer, model_validator
 
 from ...hwmodels.errors import unknown
-from ...hwmodels.units import PositiveCount, parse_count
+from ...hwmodels.units import Count, PositiveCount, Seconds, parse_count
 from ..fields import Section
 from .device import Device
 from .price import Price
@@ -25,6 +25,7 @@ from .sections import (
 )
 
 MOST_REPLICAS = 4096
+LONGEST_S = 1e9
 
 
 def _router(value: str) -> str:
@@ -139,6 +140,51 @@ class Admission(Section):
     token_bucket: TokenBucket | None = None
 
 
+class Outage(Section):
+    """One failure of one replica.
+
+    Attributes
+    ----------
+    replica : which one, from 0 in the order of the groups
+    after : when it fails, from the start of the load
+    lasts : how long it takes no requests, the loading of its weights included
+    """
+
+    replica: Count
+    after: Annotated[Seconds, Le(LONGEST_S)]
+    lasts: Annotated[Seconds, Gt(0), Le(LONGEST_S)]
+
+
+class Failures(Section):
+    """Replicas that fail and come back: drawn (``mtbf`` and ``mttr``), or given (``at``).
+
+    Attributes
+    ----------
+    mtbf : mean time from when a replica is up to its next failure, exponential
+    mttr : from a failure until its weights begin to be loaded again; their bytes over the host link come on top
+    at : failures that are given one by one
+    """
+
+    mtbf: Annotated[Seconds, Gt(0), Le(LONGEST_S)] | None = None
+    mttr: Annotated[Seconds, Le(LONGEST_S)] = 0.0
+    at: tuple[Outage, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.mtbf is None) == (not self.at):
+            raise ValueError("give either mtbf (with mttr), or at: [{replica: 0, after: 60s, lasts: 30s}]")
+        if self.at and "mttr" in self.model_fields_set and self.mttr:
+            raise ValueError("mttr goes with mtbf; what is given with at says how long it lasts")
+        ends: dict[int, float] = {}
+        for each in sorted(self.at, key=lambda each: each.after):
+            if each.after < ends.get(each.replica, 0.0):
+                raise ValueError(
+                    f"at: replica {each.replica} fails at {each.after:g} s, before it is up again"
+                )
+            ends[each.replica] = each.after + each.lasts
+        return self
+
+
 class Cluster(Section):
     """Several replicas behind a router.
 
@@ -152,7 +198,7 @@ class Cluster(Section):
     admission : what is turned away before it reaches a replica
     pools : replicas for prefill and for decode, and the link between
     autoscale : replicas that come and go with the load
-    failures : replicas that fail
+    failures : replicas that fail and come back; what they were at is routed again
     """
 
     replicas: Annotated[
@@ -163,7 +209,7 @@ class Cluster(Section):
     admission: Admission | None = None
     pools: Open | None = None
     autoscale: Open | None = None
-    failures: Open | None = None
+    failures: Failures | None = None
 
     @property
     def total(self) -> int:

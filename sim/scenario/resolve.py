@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from ...hwmodels.prices import list_price
 from ..fields import AUTO, ScenarioError
 from .colocated import share_memory, with_colocated
+from .failing import check_failures
 from .groups import with_groups
 from .kvlevers import with_kv_levers
 from .parallel import check_experts, check_parallelism, networks_of, unvalidated_parallelism, with_link
@@ -30,7 +31,6 @@ Purpose = Literal["simulate", "size"]
 NOT_BUILT: Mapping[str, object] = {
     "cluster.pools": None,
     "cluster.autoscale": None,
-    "cluster.failures": None,
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
 
@@ -60,7 +60,9 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
     if purpose == "size":
         return resolved
     beside = with_colocated(resolved, lambda own: _resolve_one(own, purpose))
-    return with_groups(beside, lambda own: _resolve_one(own, purpose, resolved.workload))
+    whole = with_groups(beside, lambda own: _resolve_one(own, purpose, resolved.workload))
+    check_failures(whole)
+    return whole
 
 
 def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None = None) -> ResolvedScenario:

@@ -28,6 +28,7 @@ workload:
   requests: 1000
 # Several replicas behind a router; or groups, each with what it has of its own over the above:
 #   cluster: {router: prefix_affinity, replicas: [{count: 2}, {count: 4, device: l40s, scheduler: {max_num_seqs: 64}}]}
+# Replicas that fail, drawn or given: failures: {mtbf: 1h, mttr: 5min}, {at: [{replica: 0, after: 120s, lasts: 60s}]}
 cluster: {replicas: 1, router: least_outstanding}
 slo: {attainment: 0.99, classes: {default: {ttft_s: 500ms, tpot_s: 50ms}}}
 simulation: {seed: 0}

@@ -119,7 +119,7 @@ def load_plan(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Capacit
         priced = {} if price is None else {"price.usd_per_gpu_hour": price}
         scenarios.append(varied(base, base_where, sets, each | priced, f"{path}: candidates"))
     _check_prices(plan, scenarios, str(path))
-    _check_load(scenarios[0], plan.base)
+    _check_load(scenarios, plan.base)
     return CapacityPlan(
         plan.name or Path(path).stem, plan.load.rate_per_s, tuple(settings), tuple(scenarios), plan.requests
     )
@@ -151,7 +151,7 @@ def plan_of(
     settings = _configurations(asked, "plan")
     data = scenario.to_dict()
     scenarios = tuple(varied(data, Where(), (), each, "plan") for each in settings)
-    _check_load(scenarios[0], "plan")
+    _check_load(scenarios, "plan")
     return CapacityPlan(scenario.name, rate_per_s, tuple(settings), scenarios, requests)
 
 
@@ -176,8 +176,13 @@ def _check_prices(plan: PlanFile, scenarios: Sequence[Scenario], where: str) -> 
         )
 
 
-def _check_load(scenario: Scenario, base: str) -> None:
-    workload = scenario.workload
+def _check_load(scenarios: Sequence[Scenario], base: str) -> None:
+    several = max(scenario.cluster.total for scenario in scenarios)
+    if several > 1:
+        raise StudyError(
+            f"{base}: cluster.replicas: {several}; allowed: 1, as a plan counts the replicas itself"
+        )
+    workload = scenarios[0].workload
     if workload is None:
         raise StudyError(f"{base}: workload: missing; a plan serves the base scenario's workload")
     if workload.trace is None and not hasattr(workload.arrivals, "rate_per_s"):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.sim.clock import Clock
 from membound.sim.engine import Engine
+from membound.sim.failures import Outages
 from membound.sim.fleet import Fleet
 from membound.sim.policies import find_policy, policy_names
 from membound.sim.request import Request, Status
@@ -81,8 +82,10 @@ def fleets(draw: st.DrawFn) -> FleetCase:
     )
 
 
-def run_fleet(case: FleetCase, **options: Any) -> tuple[list[dict[str, Any]], list[Engine]]:
-    """Run a fleet to the end; return what was recorded on each engine, and the engines."""
+def run_fleet(
+    case: FleetCase, outages: Outages | None = None, **options: Any
+) -> tuple[list[dict[str, Any]], list[Engine]]:
+    """Run a fleet, whose replicas may fail, to the end; return what was recorded on each engine, and the engines."""
     env = Clock(0)
     requests = [
         Request(index, **fields, session=index % case.sessions if case.sessions else None)
@@ -93,7 +96,15 @@ def run_fleet(case: FleetCase, **options: Any) -> tuple[list[dict[str, Any]], li
             request.arrival_ns = 0
     router = find_policy("router", case.router, "cluster.router")()
     stubs = [Stub(each, **options) for each in case.engines]
-    fleet = Fleet(env, stubs, router, lambda request: source.finished(request))
+    ended = 0
+
+    def on_finish(request: Request) -> None:
+        nonlocal ended
+        ended += 1
+        source.finished(request)
+        fleet.closed = ended == len(requests)
+
+    fleet = Fleet(env, stubs, router, on_finish, outages=outages)
     follows = None
     if case.follows is not None:
         after, pause = np.array(case.follows, dtype=np.int64).T

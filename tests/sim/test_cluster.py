@@ -214,3 +214,69 @@ def test_a_token_bucket_lets_in_its_burst_and_then_its_rate() -> None:
 
 def test_admission_without_a_rule_changes_nothing() -> None:
     assert run("cluster.admission={}").summary()["latency"] == run().summary()["latency"]
+
+
+def test_what_a_replica_that_fails_was_at_is_routed_again_and_counted() -> None:
+    given = "cluster.failures={at: [{replica: 1, after: 1s, lasts: 1500ms}]}"
+    whole = run("cluster.replicas=3")
+    failed, slow = (
+        run("cluster.replicas=3", given, *more) for more in ((), ("simulation.fast_forward=false",))
+    )
+    summary = failed.summary()
+    counts = summary["requests"]
+    assert counts["completed"] == counts["submitted"] == 120
+    assert counts["requeued"] == sum(each["requeued"] for each in summary["replicas"]) > 0
+    span = failed.record.end_ns - failed.record.start_ns
+    down = [each["down_s"] for each in summary["replicas"]]
+    assert down[0] == down[2] == 0.0
+    assert 1.4 < down[1] <= min(1.5, span / 1e9)
+    assert [each["failures"] for each in summary["replicas"]] == [0, 1, 0]
+    assert any("cluster.failures" in said for said in summary["confidence"]["warnings"])
+    for name in failed.record.requests:
+        assert failed.record.requests[name].tolist() == slow.record.requests[name].tolist(), name
+    assert "requeued" not in whole.summary()["requests"]
+    assert failed.record.requests["last_token_ns"].sum() > whole.record.requests["last_token_ns"].sum()
+
+
+def test_with_no_replica_up_requests_wait_in_line() -> None:
+    given = "cluster.failures={at: [{replica: 0, after: 500ms, lasts: 2s}]}"
+    result = run(given)
+    counts = result.summary()["requests"]
+    assert counts["completed"] == 120
+    late = result.record.requests["arrival_ns"] - result.record.start_ns
+    waited = (result.record.requests["first_scheduled_ns"] - result.record.requests["arrival_ns"]) / 1e9
+    assert waited[(late > 1.0e9) & (late < 1.5e9)].min() > 0.9
+
+
+def test_drawn_failures_take_the_repair_and_the_loading_of_the_weights() -> None:
+    failures = ("cluster.failures={mtbf: 1s, mttr: 200ms}", "simulation.seed=1")
+    summary = run("cluster.replicas=4", *failures, "workload.requests=200").summary()
+    assert summary["requests"]["completed"] == 200
+    downs = [(each["failures"], each["down_s"]) for each in summary["replicas"]]
+    assert sum(times for times, _ in downs) > 1
+    # 16 GB of weights take more than 0.2 s over PCIe 5; the last failure may outlast the run.
+    assert all(down > (times - 1) * 0.4 for times, down in downs if times)
+    again = run("cluster.replicas=4", *failures, "workload.requests=200").summary()
+    assert again["replicas"] == summary["replicas"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "parts"),
+    [
+        ("{}", ["cluster.failures", "mtbf", "at"]),
+        ("{mtbf: 1h, at: [{replica: 0, after: 1s, lasts: 1s}]}", ["cluster.failures", "either"]),
+        ("{at: [{replica: 2, after: 1s, lasts: 1s}]}", ["cluster.failures.at.0.replica", "0 to 1"]),
+        ("{at: [{replica: 0, after: 1s, last: 1s}]}", ["last", "lasts"]),
+        ("{at: [{replica: 0, after: 1s, lasts: 9s}, {replica: 0, after: 2s, lasts: 1s}]}", ["before it is up"]),
+    ],
+)  # fmt: skip
+def test_failures_that_cannot_be_are_refused_in_a_line(failures: str, parts: list[str]) -> None:
+    text = complaint("cluster.replicas=2", f"cluster.failures={failures}")
+    assert all(part in text for part in parts), text
+
+
+def test_failures_with_tiers_are_refused() -> None:
+    tiers = "kv_cache.tiers=[{kind: dram, capacity: 4GiB}]"
+    text = complaint("cluster.replicas=2", "cluster.failures={mtbf: 1h}", tiers)
+    assert text.startswith("kv_cache.tiers")
+    assert "cluster.failures" in text

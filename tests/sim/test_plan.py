@@ -180,3 +180,8 @@ def test_a_wrong_plan_is_one_line(write, change, message):
         load_plan(write(PLAN.replace(*change)))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_base_of_several_replicas_is_refused_for_it_would_count_twice(write):
+    with pytest.raises(mb.MemboundError, match=r"cluster\.replicas: 3; allowed: 1, as a plan counts"):
+        load_plan(write(), ["cluster.replicas=3"])

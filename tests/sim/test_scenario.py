@@ -71,7 +71,7 @@ kv_cache:
   eviction: {kind: h2o, budget: 25%}
   tiers: [{kind: dram, capacity: 200GiB}, {kind: nvme, capacity: 2TB}]
 cluster:
-  {replicas: 4, pools: {prefill: {}, decode: {}, link: ib}, autoscale: {max: 8}, failures: {mtbf_s: 1e6}}
+  {replicas: 4, pools: {prefill: {}, decode: {}, link: ib}, autoscale: {max: 8}, failures: {mtbf: 1e6, mttr: 5min}}
 colocated: {model: llama-3.2-1b}
 compute_split: {prefill: 0.6, decode: 0.4}
 parallelism: {pipeline_parallel_size: 2, data_parallel_size: 2, expert_parallel: true}
@@ -405,7 +405,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
 UNBUILT = {
     "cluster.pools": "cluster.pools={prefill: {}, decode: {}}",
     "cluster.autoscale": "cluster.autoscale={max: 3}",
-    "cluster.failures": "cluster.failures={mtbf_s: 3}",
 }
 
 
