@@ -60,9 +60,9 @@ def folder_like_the_root(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def standing_in(folder: Path) -> Iterator[None]:
-    """Run the block in a folder with a cache of its own, in one process: workers take longer to start than to work."""
+    """Run the block in a folder, with a cache beside it, in one process: workers take longer to start than to work."""
     before, known = Path.cwd(), dict(os.environ)
-    os.environ.update({"XDG_CACHE_HOME": str(folder / ".cache"), "NO_COLOR": "1", "COLUMNS": "80"})
+    os.environ.update({"XDG_CACHE_HOME": str(folder.parent / "cache"), "NO_COLOR": "1", "COLUMNS": "80"})
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     try:
@@ -246,8 +246,11 @@ def test_the_site_builds_without_a_warning_and_asks_the_network_for_nothing(tmp_
 if __name__ == "__main__":
     import tempfile
 
-    for page in [Path(each).resolve() for each in sys.argv[1:]] or RUN:
-        with tempfile.TemporaryDirectory() as folder, standing_in(folder_like_the_root(Path(folder))):
-            page.write_text(rewritten(page))
+    with tempfile.TemporaryDirectory() as whole:
+        for number, page in enumerate([Path(each).resolve() for each in sys.argv[1:]] or RUN):
+            folder = Path(whole) / str(number)
+            folder.mkdir()
+            with standing_in(folder_like_the_root(folder)):
+                page.write_text(rewritten(page))
     for korean, english in TRANSLATED.items():
         (ROOT / korean).write_text(translated((ROOT / korean).read_text(), (ROOT / english).read_text()))
