@@ -13,6 +13,8 @@ from ..hwmodels.errors import MemboundError, nearest
 
 FAILED = 1
 BAD_INPUT = 2
+LONGEST = 2000
+"""Characters of an error line [-]."""
 
 
 def report(error: Exception, *, debug: bool = False) -> int:
@@ -29,7 +31,7 @@ def report(error: Exception, *, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     text, code = _explained(error)
-    sys.stderr.write(f"error: {' '.join(text.split())}\n")
+    sys.stderr.write(f"error: {_short(' '.join(text.split()))}\n")
     return code
 
 
@@ -44,6 +46,12 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory; try fewer requests (workload.requests, workload.trace.limit)", FAILED
     return f"internal: {type(error).__name__}: {error}; please report it, with --debug's traceback", FAILED
+
+
+def _short(text: str) -> str:
+    """Return a text without the middle of words, lists and names that nobody can read whole."""
+    text = re.sub(r"\S{300,}", lambda word: f"{word[0][:80]}…{word[0][-40:]}", text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 500]} … {text[-490:]}"
 
 
 def _usage(error: Exception) -> str:

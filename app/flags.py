@@ -250,10 +250,12 @@ def _yaml(option: str, value: object) -> object:
     """Read a value as YAML, as ``--set`` does; flags without a value pass through."""
     import yaml
 
+    from ..hwmodels.plainyaml import plain_yaml
+
     if not isinstance(value, str):
         return value
     try:
-        return yaml.safe_load(value)
+        return plain_yaml(value)
     except yaml.YAMLError:
         raise UsageError(f"{option}: {value!r} is not a YAML value") from None
 

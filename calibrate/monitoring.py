@@ -6,13 +6,13 @@ A GPU counts as utilised while any kernel runs, also one that waits for memory; 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..hwmodels.plainjson import plain_json
 from .errors import CalibrationError
 
 COUNTERS = ("gpu_util", "sm_active", "tensor_active", "dram_active")
@@ -197,7 +197,7 @@ def _trimmed(
 def _profile(text: str, path: Path) -> Monitored:
     """Read a chrome trace of torch's profiler: kernels by device, between the first and the last of them."""
     try:
-        data: Any = json.loads(text)
+        data: Any = plain_json(text)
     except ValueError as error:
         raise CalibrationError(f"{path}: not JSON: {error}") from None
     events = data.get("traceEvents", []) if isinstance(data, dict) else data

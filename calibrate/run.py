@@ -11,6 +11,7 @@ from typing import Any
 
 from ..hwmodels.errors import unknown
 from ..hwmodels.notebook import data_frame, html, html_table, html_text
+from ..hwmodels.plainjson import plain_json
 from .errors import CalibrationError
 from .fit.base import FitResult
 
@@ -155,7 +156,7 @@ class CalibrationRun:
         path = Path(path)
         path = path / FIT if path.is_dir() else path
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = plain_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CalibrationError(
                 f"no such calibration run: {str(path)!r}; `membound calibrate fit` makes one"

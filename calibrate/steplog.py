@@ -6,7 +6,6 @@ and of every scheduled sequence the new tokens and those that were in the cache 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from ..hwmodels.engine import EngineProfile
+from ..hwmodels.plainjson import plain_json
 from ..hwmodels.stepmodel import StepModel
 from .enginefit import EngineFit, Estimate, RunOutcome, jackknife
 from .errors import CalibrationError
@@ -40,7 +40,7 @@ def is_step_log(path: Path) -> bool:
     """Return whether a file's first line is a step."""
     try:
         with path.open(encoding="utf-8") as file:
-            first: object = json.loads(file.readline())
+            first: object = plain_json(file.readline())
     except (OSError, ValueError):
         return False
     return isinstance(first, dict) and {"seconds", "scheduled"} <= set(cast("dict[str, Any]", first))
@@ -63,7 +63,7 @@ def read_steps(path: Path) -> StepLog:
 
 def _step(path: Path, number: int, line: str) -> ServedStep:
     try:
-        found = json.loads(line)
+        found = plain_json(line)
         seconds = float(found["seconds"])
         scheduled = [(int(new), int(before)) for new, before in found["scheduled"]]
     except (ValueError, TypeError, KeyError) as error:

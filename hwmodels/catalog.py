@@ -16,8 +16,8 @@ from typing import cast
 import yaml
 
 from .errors import CatalogError, unknown
+from .plainyaml import plain_yaml
 
-_Loader: type[yaml.SafeLoader] = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _ALIASES = re.compile(r"^aliases:.*(?:\n[ \t-].*)*", re.MULTILINE)
 
 
@@ -62,14 +62,14 @@ def find(
     """
     text = os.fspath(name)
     exact = folder / f"{text}{suffix}"
-    if re.fullmatch(r"[\w.-]+", text) and exact.is_file():
+    if re.fullmatch(r"[\w.-]+", text) and os.path.isfile(exact):
         return exact
     wanted = key(text)
     known = _known_names(folder, suffix, aliases or yaml_aliases)
     if wanted in known:
         return known[wanted]
-    path = (relative_to or Path()) / Path(text).expanduser()
-    if path.is_file():
+    path = (relative_to or Path()) / os.path.expanduser(text)
+    if os.path.isfile(path):  # False too of a name that no file can have
         return path
     if path.suffix in (".yaml", ".yml", ".json"):
         raise CatalogError(f"{kind} file {text!r}{f' in {where}' if where else ''} does not exist")
@@ -93,7 +93,7 @@ def yaml_aliases(path: Path) -> list[str]:
     found = _ALIASES.search(path.read_text(encoding="utf-8"))
     if found is None:
         return []
-    section = cast("dict[str, list[object] | None]", yaml.load(found[0], Loader=_Loader))
+    section = cast("dict[str, list[object] | None]", plain_yaml(found[0]))
     return [str(alias) for alias in section["aliases"] or []]
 
 
@@ -105,7 +105,7 @@ def read_yaml(path: Path, kind: str) -> dict[str, object]:
     CatalogError : unreadable, not YAML (with line and column), or not a mapping
     """
     try:
-        data = cast("object", yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader))
+        data = plain_yaml(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogError(f"{kind} file {str(path)!r} cannot be read: {error}") from error
     except yaml.YAMLError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import cast
 
@@ -40,8 +41,8 @@ def load_model(name: str | Path, relative_to: Path | None = None, where: str | N
             "model", name, MODELS, suffix=".json", aliases=model_aliases, relative_to=relative_to, where=where
         )
     except CatalogError:
-        folder = (relative_to or Path()) / Path(name).expanduser()
-        if not (folder / "config.json").is_file():
+        folder = (relative_to or Path()) / os.path.expanduser(name)
+        if not os.path.isfile(folder / "config.json"):
             raise
         return read_config(folder)
     return read_bundled(path) if path.parent == MODELS else read_config(path)

@@ -39,6 +39,8 @@ _OPTIONAL = (
 """Values that a device may lack, and that a what-if may give it."""
 #: below these [B/s, FLOP/s] steps would last for years
 _LEAST = {"hbm_bandwidth": 1e6, "peak_flops": 1e9, "link.bandwidth": 1e3}
+#: above this [B, B/s, FLOP/s, Hz, W, -] times fall below what a float tells from zero
+_MOST = 1e24
 #: attribute names of DeviceProfile, which people write instead of the datasheet's
 _SPELLINGS = {
     "hbm_bytes": "hbm_capacity",
@@ -109,6 +111,8 @@ def _changed(name: str, old: float | None, value: object) -> float:
     least = _LEAST.get(name if name in _PARSERS else name.partition(".")[0], 0.0)
     if new < least:
         raise CatalogError(f"device override {name}: {value!r} is {new:.3g}; allowed: at least {least:g}")
+    if new > _MOST:
+        raise CatalogError(f"device override {name}: {value!r} is {new:.3g}; allowed: at most {_MOST:g}")
     return new
 
 

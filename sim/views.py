@@ -8,16 +8,17 @@ mean, least and largest value. Several replicas are added up.
 from __future__ import annotations
 
 import importlib
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..hwmodels.errors import MemboundError
+from ..hwmodels.plainjson import plain_json
 from .figures import NS_PER_S
 from .record import CAUSES, LIMITERS
 from .tables import position_table, requests_table
@@ -105,28 +106,36 @@ def read_view(folder: str | Path) -> View:
     ResultError : the folder is not there, holds no result, or one that cannot be read
     """
     path = Path(folder)
-    missing = [name for name in ("summary.json", "requests.parquet") if not (path / name).is_file()]
+    missing = [name for name in ("summary.json", "requests.parquet") if not os.path.isfile(path / name)]
     if missing:
-        what = "is not there" if not path.exists() else f"lacks {missing[0]}"
+        what = "is not there" if not os.path.exists(path) else f"lacks {missing[0]}"
         raise ResultError(
             f"result directory {str(folder)!r} {what}; allowed: a folder that `membound simulate --out` wrote"
         )
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary: object = plain_json((path / "summary.json").read_text(encoding="utf-8"))
         facts_file = path / "provenance.json"
-        facts: dict[str, Any] = (
-            json.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
-        )
+        facts: object = plain_json(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
         tables = {name: _read(path / f"{name}.parquet") for name in ("requests", "steps", "itl_by_position")}
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ResultError(f"result directory {str(folder)!r} cannot be read: {reason}") from error
+    if not isinstance(facts, dict) or not (
+        isinstance(summary, dict) and {"scenario", "verdict"} <= set(cast("dict[str, Any]", summary))
+    ):
+        raise ResultError(
+            f"result directory {str(folder)!r}: summary.json or provenance.json holds no result"
+        )
     requests = tables["requests"]
     assert requests is not None
     if not len(requests["arrival_ns"]):
         raise ResultError(f"result directory {str(folder)!r} has no request; allowed: one or more")
     return View(
-        summary, requests, tables["steps"], tables["itl_by_position"], int(facts.get("replicas") or 1)
+        cast("dict[str, Any]", summary),
+        requests,
+        tables["steps"],
+        tables["itl_by_position"],
+        int(cast("dict[str, Any]", facts).get("replicas") or 1),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import numpy as np
 from ...hwmodels.device import load_device
 from ...hwmodels.engine import load_engine
 from ...hwmodels.model import load_model
+from ...hwmodels.plainjson import plain_json
 from ...sim.fields import WorkloadError
 from ...sim.scenario.schema import Scenario
 from ...sim.workload.trace.formats import Wanted
@@ -75,7 +75,7 @@ def _label(path: Path, scenario: Scenario) -> Label:
 def _concurrency(path: Path) -> int | None:
     """Return the cap on requests in flight that a report of ``vllm bench serve`` states."""
     try:
-        document: object = json.loads(path.read_text(encoding="utf-8-sig"))
+        document: object = plain_json(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return None
     cap: object = (

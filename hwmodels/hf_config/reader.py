@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from ..errors import ModelConfigError
+from ..plainjson import plain_json
 from ..spec import Linear, ModelSpec, WeightQuantization
 from .blocks import group_layers
 from .gemma import altup_linears, per_layer_inputs
@@ -27,7 +27,7 @@ def load_json(path: Path) -> Mapping[str, object]:
     """Parse a config file; ``Infinity`` and ``NaN`` are accepted, as published files hold them."""
     file = path / "config.json" if path.is_dir() else path
     try:
-        raw = cast("object", json.loads(file.read_text(encoding="utf-8-sig")))
+        raw = cast("object", plain_json(file.read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise ModelConfigError(f"{file}: cannot be read ({error.strerror or error})") from error
     except ValueError as error:

@@ -211,6 +211,12 @@ class Cluster(Section):
     autoscale: Open | None = None
     failures: Failures | None = None
 
+    @model_validator(mode="after")
+    def _so_many(self) -> Cluster:
+        if self.total > MOST_REPLICAS:
+            raise ValueError(f"{self.total} replicas in all groups; allowed: 1 to {MOST_REPLICAS}")
+        return self
+
     @property
     def total(self) -> int:
         """Replicas in all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,27 +12,13 @@ import yaml
 from pydantic import ValidationError
 
 from ...hwmodels.errors import nearest
+from ...hwmodels.plainyaml import BASE, plain_yaml
 from ..fields import ScenarioError
 from .assign import assign
 from .errors import Where, one_line
 from .schema import Scenario, leaf, move_paths
 
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DRAWN = ("arrivals", "input_tokens", "output_tokens", "requests", "duration_s")
-
-
-class _Loader(_Base):
-    """YAML that refuses a key given twice."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                line = key.start_mark.line + 1
-                raise ScenarioError(f"line {line}: key {key.value!r} appears twice")
-            seen.add(key.value)
-        build = cast("Callable[..., dict[Any, Any]]", super().construct_mapping)  # pyright: ignore[reportUnknownMemberType]
-        return build(node, deep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +138,8 @@ def _split(assignment: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ScenarioError(f"--set {assignment!r} is not KEY=VALUE, such as scheduler.max_num_seqs=64")
     try:
-        return key.strip(), yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ScenarioError):
+        return key.strip(), plain_yaml(text)
+    except yaml.YAMLError:
         raise ScenarioError(f"--set {assignment}: {text!r} is not a YAML value") from None
 
 
@@ -178,9 +164,7 @@ def _trace_replaces_draws(changed: dict[str, Any], given: Mapping[str, Any], whe
 
 def _read_yaml(text: str, file: str, what: str, keys: str) -> dict[str, Any]:
     try:
-        data: object = yaml.load(text, Loader=_Loader)
-    except ScenarioError as error:
-        raise ScenarioError(f"{file}: {error}") from None
+        data: object = plain_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -196,7 +180,7 @@ def _read_yaml(text: str, file: str, what: str, keys: str) -> dict[str, Any]:
 
 def _line_of(text: str, path: Sequence[str]) -> int | None:
     """Return the line on which the deepest key of ``path`` that is there is written."""
-    node: Any = cast("Any", yaml).compose(text, Loader=_Base)
+    node: Any = cast("Any", yaml).compose(text, Loader=BASE)
     line: int | None = None
     for part in path:
         if isinstance(node, yaml.MappingNode):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import ValidationError
@@ -141,7 +140,8 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
     """Change in place every leaf that names a file that is there, or that can name nothing but a file."""
     for part in _parts(data):
         move_paths(part, move)
-    for tier in leaf(data, "kv_cache.tiers") or ():
+    tiers = leaf(data, "kv_cache.tiers")
+    for tier in cast("list[Any]", tiers) if isinstance(tiers, list) else ():
         if isinstance(tier, dict):
             tier["kind"] = _moved_kind(cast("dict[str, Any]", tier).get("kind"), move)
     for dotted in PATH_LEAVES:
@@ -150,7 +150,7 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
             continue
         only_path = dotted.startswith(("workload.", "price."))
         moved = move(value)
-        if not os.path.isabs(value) and (only_path or Path(moved).exists() or Path(value).is_file()):
+        if not os.path.isabs(value) and (only_path or os.path.exists(moved) or os.path.isfile(value)):
             *parents, last = dotted.split(".")
             (leaf(data, ".".join(parents)) if parents else data)[last] = moved
 
@@ -167,7 +167,7 @@ def _moved_kind(kind: Any, move: Callable[[str], str]) -> Any:
     if not isinstance(kind, str) or os.path.isabs(kind):
         return kind
     moved = move(kind)
-    return moved if Path(moved).is_file() or Path(kind).is_file() else kind
+    return moved if os.path.isfile(moved) or os.path.isfile(kind) else kind
 
 
 def json_schema() -> dict[str, Any]:

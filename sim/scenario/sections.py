@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ...hwmodels.errors import unknown
 from ...hwmodels.kvcaches import KV_DTYPE_BITS
@@ -47,7 +47,7 @@ class Parallelism(Section):
 
     tensor_parallel_size: PositiveCount = 1
     pipeline_parallel_size: PositiveCount = 1
-    data_parallel_size: PositiveCount = 1
+    data_parallel_size: Annotated[PositiveCount, Le(4096)] = 1
     expert_parallel: Flag = False
 
 
@@ -360,6 +360,12 @@ class ComputeSplit(Section):
         return self
 
 
+def _seed(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
 class Simulation(Section):
     """How the run is carried out; without others on the device no setting but the seed changes how requests fare.
 
@@ -373,7 +379,7 @@ class Simulation(Section):
     window : also tell of the run by windows of arrival time, such as 1h of a day; null does not [s]
     """
 
-    seed: Annotated[int, Ge(0)] = 0
+    seed: Annotated[int, BeforeValidator(_seed), Ge(0)] = 0
     fidelity: Literal["step", "kernel"] = "step"
     fast_forward: Flag = True
     warmup: Seconds | Auto = AUTO

@@ -256,8 +256,11 @@ def test_a_fault_in_a_file_names_file_and_line(tmp_path: Path) -> None:
         ("", "empty scenario"),
         ("- a\n- b\n", "not list"),
         ("device: [h100\nmodel: x\n", "line 2"),
-        ("device: a\ndevice: b\n", "line 2: key 'device' appears twice"),
-        ("device: a\nscheduler: {name: x, name: y}\n", "line 2: key 'name' appears twice"),
+        ("device: a\ndevice: b\n", "line 2, column 1: not YAML: key 'device' appears twice"),
+        (
+            "device: a\nscheduler: {name: x, name: y}\n",
+            "line 2, column 22: not YAML: key 'name' appears twice",
+        ),
         ("device: !!python/object:os.system a\n", "not YAML"),
     ],
 )

@@ -40,6 +40,8 @@ def open_binary(path: str) -> Generator[IO[bytes]]:
     ------
     WorkloadError : the file is not there, cannot be read, or its compressed data is damaged
     """
+    if "\0" in path:
+        raise WorkloadError(f"trace file {path!r}: no file has a NUL in its name")
     try:
         with Path(path).open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"

@@ -11,6 +11,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ....hwmodels.plainjson import plain_json
 from ...fields import WorkloadError
 from . import columns
 from .columns import BadValueError, RawTrace
@@ -82,7 +83,7 @@ def _load(path: str) -> tuple[list[int], list[Record]]:
             if not text.strip():
                 continue
             try:
-                record: object = json.loads(text)
+                record: object = plain_json(text)
             except ValueError as error:
                 if number == 1:
                     return _document(path)
@@ -101,10 +102,12 @@ def _document(path: str) -> tuple[list[int], list[Record]]:
     with _utf8(path) as file:
         text = file.read()
     try:
-        document: object = json.loads(text)
+        document: object = plain_json(text)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         raise WorkloadError(f"{path}: {at}: not JSON: {error.msg}") from None
+    except ValueError as error:
+        raise WorkloadError(f"{path}: not JSON: {error}") from None
     items = cast("list[object]", document) if isinstance(document, list) else [document]
     for row, item in enumerate(items):
         if not isinstance(item, dict):
