@@ -24,6 +24,10 @@ def _kind(name: str, replicas: Sequence[Mapping[str, Any]]) -> str:
         known = [value for value in values if value is not None]
         if known:
             said.append(f"{word} {_range(min(known), max(known))}")
+    if any("down_s" in replica for replica in replicas):
+        times, requeued = (sum(replica[key] for replica in replicas) for key in ("failures", "requeued"))
+        said.append(f"{times:,} failures, down {sum(replica['down_s'] for replica in replicas):.1f} s")
+        said.append(f"{requeued:,} routed again")
     completed = sum(replica["requests"]["completed"] for replica in replicas)
     return " ".join(said) + f" ({completed:,} requests)"
 
