@@ -1,5 +1,8 @@
 """The script that Streamlit runs: navigation, the sidebar, and the page that was chosen."""
 
+# Streamlit runs this file as a script, so its imports are absolute; an editable install hides them from a type checker.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os
