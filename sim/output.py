@@ -17,7 +17,7 @@ from .latency import latency
 from .openmetrics import openmetrics
 from .record import RunRecord
 from .slo import slo
-from .stability import stability
+from .stability import Stability, stability
 from .steady import steady_state
 from .verdict import verdict
 from .vllm_bench import vllm_bench
@@ -48,13 +48,14 @@ def summary(record: RunRecord) -> dict[str, Any]:
 
     Every key is there. A figure that is not known is None, and ``confidence.warnings`` says why.
     """
+    state = stability(record)
     tree: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "scenario": _scenario(record),
         "provenance": _provenance(record),
         "requests": metrics.request_counts(record),
         "latency": latency(record),
-        "steady_state": steady_state(record),
+        "steady_state": steady_state(record, state),
         "throughput": metrics.throughput(record),
         "slo": slo(record),
         **_windows(record),
@@ -70,7 +71,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
         "cost": metrics.cost(record),
         "energy": metrics.energy(record),
         **_classes(record),
-        "verdict": verdict(record),
+        "verdict": verdict(record, state),
         "confidence": {
             "level": record.provenance.get("level", Unknown("the fitted lanes state no level")),
             "interval": _interval(record),
@@ -81,7 +82,7 @@ def summary(record: RunRecord) -> dict[str, Any]:
     }
     reasons = [f"{', '.join(paths)} is null: {why}" for why, paths in _unknowns(tree).items()]
     known: dict[str, Any] = _without_unknowns(tree)
-    known["confidence"]["warnings"] = [*_warnings(record), *reasons]
+    known["confidence"]["warnings"] = [*_warnings(record, state), *reasons]
     return known
 
 
@@ -107,10 +108,9 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _warnings(record: RunRecord) -> list[str]:
+def _warnings(record: RunRecord, state: Stability) -> list[str]:
     """Return what a reader should know before believing the figures."""
     found = list(record.warnings)
-    state = stability(record)
     if not state.steady:
         found.append(f"latency is of this run, not of a steady state ({state.state}): {state.reason}")
     counts = metrics.request_counts(record)

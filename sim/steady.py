@@ -20,7 +20,7 @@ import numpy.typing as npt
 from .figures import NS_PER_S, Figure, Figures, Unknown
 from .latency import completed, spans_ns, tpot_ns
 from .record import RunRecord
-from .stability import stability
+from .stability import Stability
 
 Series = npt.NDArray[np.float64]
 
@@ -75,14 +75,8 @@ def warmup(series: Series) -> int:
     return cut if abs(series[:cut].mean() - rest.mean()) > 4.0 * math.sqrt(spread) else 0
 
 
-def mean_interval(series: Series, level: float = LEVEL) -> Interval | Unknown:
-    """Return the mean of a stationary series with its confidence interval.
-
-    Parameters
-    ----------
-    series : values in order, shape (n,)
-    level : confidence, 0..1
-    """
+def mean_interval(series: Series) -> Interval | Unknown:
+    """Return the mean of a stationary series, values in order, with its confidence interval at ``LEVEL``."""
     if series.size < LEAST_REQUESTS:
         return Unknown(f"a confidence interval takes {LEAST_REQUESTS} requests in steady state")
     means = _sections(series).mean(axis=1)
@@ -94,14 +88,19 @@ def mean_interval(series: Series, level: float = LEVEL) -> Interval | Unknown:
     skew = BATCHES**2 / ((BATCHES - 1) * (BATCHES - 2)) * float((away**3).mean())
     spread = float(means.var(ddof=1))
     beta = skew / spread**1.5 / (6.0 * math.sqrt(BATCHES)) if spread > 0.0 else 0.0
-    quantile = _student(level)
-    low, high = (mean - _unskewed(end, beta) * error for end in (quantile, -quantile))
+    low, high = (mean - _unskewed(end, beta) * error for end in (STUDENT, -STUDENT))
     return Interval(mean, low, high, independent)
 
 
-def percentile_interval(series: Series, percent: float, level: float = LEVEL) -> Interval | Unknown:
-    """Return a percentile of a stationary series with its confidence interval; arguments as ``mean_interval``'s."""
-    mean = mean_interval(series, level)
+def percentile_interval(series: Series, percent: float, mean: Interval | Unknown) -> Interval | Unknown:
+    """Return a percentile of a stationary series with its confidence interval.
+
+    Parameters
+    ----------
+    series : values in order, shape (n,)
+    percent : 0..100
+    mean : what ``mean_interval`` says of the series; where it says nothing, nor does this
+    """
     if isinstance(mean, Unknown):
         return mean
     beyond = mean.independent * min(percent, 100.0 - percent) / 100.0
@@ -111,18 +110,17 @@ def percentile_interval(series: Series, percent: float, level: float = LEVEL) ->
         )
     estimate = float(np.percentile(series, percent))
     error = _error(np.percentile(_sections(series), percent, axis=1), estimate)
-    half = _student(level) * error
+    half = STUDENT * error
     return Interval(estimate, estimate - half, estimate + half, mean.independent)
 
 
-def steady_state(record: RunRecord) -> dict[str, object]:
+def steady_state(record: RunRecord, state: Stability) -> dict[str, object]:
     """Return what the steady state of the run's load looks like: ``steady_state`` of ``summary.json``.
 
     ``warmup_s``, and ``requests`` that are left between warm-up and drain; ``mean``, ``p50``, ``p90``, ``p99`` of each
     latency [s], and ``interval`` -> ``ttft_s.mean`` -> [low, high] at ``level``. All null, with the reason, where there
     was none.
     """
-    state = stability(record)
     if not state.steady:
         return {"level": LEVEL, **_all_unknown(f"no steady state ({state.state}): {state.reason}")}
     series, arrival = _series(record)
@@ -135,8 +133,8 @@ def steady_state(record: RunRecord) -> dict[str, object]:
     for name, values in series.items():
         values = values[first:last]
         known = values[np.isfinite(values)]
-        found = {"mean": mean_interval(known)}
-        found |= {p: percentile_interval(known, float(p[1:])) for p in PERCENTILES}
+        mean = mean_interval(known)
+        found = {"mean": mean} | {p: percentile_interval(known, float(p[1:]), mean) for p in PERCENTILES}
         figures[name] = {key: _estimate(value) for key, value in found.items()}
         for key, value in found.items():
             interval[f"{name}.{key}"] = value if isinstance(value, Unknown) else [value.low, value.high]
@@ -199,19 +197,10 @@ def _error(values: Series, around: float) -> float:
     if square == 0.0:
         return 0.0
     phi = float((away[1:] * away[:-1]).sum()) / square
-    phi = min(
-        max(phi + (1.0 + 3.0 * phi) / BATCHES, 0.0), 0.9
-    )  # the estimate's bias taken out, to first order
+    # The estimate's bias is taken out, to first order.
+    phi = min(max(phi + (1.0 + 3.0 * phi) / BATCHES, 0.0), 0.9)
     variance = float(((values - around) ** 2).sum()) / (BATCHES - 1)
     return math.sqrt(variance / BATCHES * (1.0 + phi) / (1.0 - phi))
-
-
-def _student(level: float) -> float:
-    if level == LEVEL:
-        return STUDENT
-    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
-
-    return float(stdtrit(BATCHES - 1, 0.5 + level / 2.0))
 
 
 def _unskewed(quantile: float, beta: float) -> float:

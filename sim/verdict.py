@@ -74,9 +74,12 @@ def next_lever(record: RunRecord) -> str | Unknown:
     return lever if elasticity[lever] > 0 else Unknown("no lever at hand saves busy time")
 
 
-def verdict(record: RunRecord) -> Figures:
-    """Return what bounds the run, one sentence, the next lever, and whether the run was in a steady state."""
-    lever, state = next_lever(record), stability(record)
+def verdict(record: RunRecord, state: Stability | None = None) -> Figures:
+    """Return what bounds the run, one sentence, the next lever, and whether the run was in a steady state.
+
+    ``state`` is the run's ``stability``, where the caller has it already.
+    """
+    lever, state = next_lever(record), state or stability(record)
     held = bound(record)
     return {
         "bound": Unknown("no step ran") if held is None else held,
