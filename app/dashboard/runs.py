@@ -19,7 +19,7 @@ from ...sim.scenario.schema import Scenario
 from ...sim.studies.compare import Comparison, compare
 from ...sim.studies.paired import changes, samples
 from ...sim.studies.point import Point, digest, metrics_of, settings_between
-from ...sim.studies.store import Store
+from ...sim.studies.store import Store, kept_in
 from ...sim.studies.study import StudyError
 from ...sim.studies.sweep import Task, run_of
 from .jobs import Kept, Progress
@@ -60,9 +60,7 @@ _studies: Kept[Any] = Kept(HELD_STUDIES)
 
 def store_folder() -> Path:
     """Return where runs are kept between sessions: the folder of ``membound dashboard --store``."""
-    named = os.environ.get(STORE_VARIABLE)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else cache / "membound" / "dashboard"
+    return kept_in(os.environ.get(STORE_VARIABLE), "dashboard")
 
 
 def known(scenario: Scenario) -> Answer | None:

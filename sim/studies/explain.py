@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from .effects import Effect, Explained, Explanation, advice, better
 from .fewer import with_requests
 from .levers import Lever, Try, levers_of
 from .paired import spans
+from .store import kept_in
 from .study import Plan, StudyError
 from .sweep import sweep
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 REQUESTS = 300
+CACHE = "explain"
+"""What the user's cache keeps runs under that explain something, if nobody says where."""
 PERCENT = 10.0
 MAX_REPEAT = 1000
 STEADY, OTHERWISE = "latency.e2e_s.mean", "throughput.output_tokens_per_s"
@@ -94,8 +96,9 @@ def explain(
         tuple(_seeded(each.scenario, again) for again in range(repeat) for each in (pinned, *runs.values())),
         1,
     )
-    kept = default_folder() if folder is None else Path(folder)
-    result = sweep(plan, kept, backend=backend, address=address, jobs=jobs, progress=progress)
+    result = sweep(
+        plan, kept_in(folder, CACHE), backend=backend, address=address, jobs=jobs, progress=progress
+    )
     many = 1 + len(runs)
     bases, *columns = (result.points[at::many] for at in range(many))
     base = bases[0]
@@ -136,11 +139,6 @@ def explain(
         ran=result.ran,
         found=result.found,
     )
-
-
-def default_folder() -> Path:
-    """Return where runs are kept if nobody says where: the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "membound" / "explain"
 
 
 def varied_by(base: ResolvedScenario, settings: Mapping[str, Any]) -> ResolvedScenario | MemboundError:

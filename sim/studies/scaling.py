@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...hwmodels.errors import MemboundError
 from ..scenario.resolve import resolve
 from ..scenario.schema import Scenario
 from .effects import better
-from .explain import REQUESTS, default_folder, metric_of
+from .explain import CACHE, REQUESTS, metric_of
 from .fewer import with_requests
+from .store import kept_in
 from .study import Plan, StudyError
 from .sweep import sweep
 
@@ -139,7 +139,7 @@ def scaling(
     settings: list[dict[str, Any]] = [{number: f"x{factor:g}"} for factor in asked]
     result = sweep(
         Plan(scenario.name, tuple(settings), tuple(made), 1),
-        default_folder() if folder is None else Path(folder),
+        kept_in(folder, CACHE),
         backend=backend,
         address=address,
         jobs=jobs,

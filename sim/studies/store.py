@@ -21,6 +21,12 @@ POINTS = "points.parquet"
 FACTS: tuple[str, ...] = ("hash", "seed", "error", "level", "bound", "stability", "answer")
 
 
+def kept_in(given: str | os.PathLike[str] | None, study: str) -> Path:
+    """Return where runs are kept: in the folder that is given, or in the user's cache under a study's name."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else cache / "membound" / study
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is kept of one run.

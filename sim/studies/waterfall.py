@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ...hwmodels.errors import MemboundError
 from ..scenario.resolve import resolve
 from ..scenario.schema import Scenario, leaf
 from .effects import better, metric_word
-from .explain import REQUESTS, default_folder, metric_of
+from .explain import CACHE, REQUESTS, metric_of
 from .fewer import with_requests
 from .point import settings_between
+from .store import kept_in
 from .study import Plan, StudyError
 from .sweep import sweep
 
@@ -125,7 +125,7 @@ def waterfall(
     scenarios = (start, *path, *alone)
     result = sweep(
         Plan(baseline.name, ({}, *settings, *settings), scenarios, 1),
-        default_folder() if folder is None else Path(folder),
+        kept_in(folder, CACHE),
         backend=backend,
         address=address,
         jobs=jobs,
