@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from .pages import PageAllocator
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from ..request import Request
     from ..swap import SwapSpace
     from ..tiers import TierStack
-    from .base import PoolShape
 
 
 class Block:
@@ -56,7 +57,7 @@ class Holding:
         return len(self.shared) + self.private
 
 
-class PagedAllocator:
+class PagedAllocator(PageAllocator[Holding]):
     """Fixed-size blocks from one pool; a freed block keeps its content until it is needed again.
 
     What it optimises: no external fragmentation, internal fragmentation of at most one block a request, and
@@ -86,8 +87,6 @@ class PagedAllocator:
     """
 
     name = "paged"
-    reserves = False
-    keeps_all = True
     below: TierStack | None = None
     swap: SwapSpace | None = None
     mover: Mover | None = None
@@ -100,43 +99,20 @@ class PagedAllocator:
         enable_prefix_caching: bool = True,
         bounded_blocks: Callable[[int], int] | None = None,
     ) -> None:
-        self.bounded_blocks = bounded_blocks
-        self.num_blocks = self.free_blocks = num_blocks
-        self.block_size = self.growth_tokens = block_size
-        self.enable_prefix_caching = enable_prefix_caching
-        self.held_blocks = self.queried_tokens = self.hit_tokens = 0
-        self._blank = num_blocks
+        super().__init__(
+            num_blocks,
+            block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            bounded_blocks=bounded_blocks,
+        )
         self._queue: OrderedDict[Block | Remains, None] = OrderedDict()
         self._by_key: dict[int, dict[Block, None]] = {}
         self._remains: dict[Request, Remains] = {}
-
-    @classmethod
-    def of(cls, pool: PoolShape, *, max_model_len: int, enable_prefix_caching: bool) -> PagedAllocator:
-        """Make the allocator of a sized pool."""
-        return cls(
-            pool.num_blocks,
-            pool.block_size,
-            enable_prefix_caching=enable_prefix_caching,
-            bounded_blocks=pool.bounded_blocks,
-        )
-
-    def fits(self, tokens: int) -> bool:
-        return self.blocks_of(tokens) <= self.num_blocks
-
-    def blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self.block_size) + self._bounded(tokens)
-
-    def _bounded(self, tokens: int) -> int:
-        return 0 if self.bounded_blocks is None else self.bounded_blocks(tokens)
 
     def tracks_content_of(self, request: Request) -> bool:
         return (
             self.enable_prefix_caching and len(request.block_hashes) * self.block_size > request.input_tokens
         )
-
-    def missing(self, request: Request, tokens: int) -> int:
-        # Who asked for drafted tokens before may hold more than it wants now.
-        return max(-(-tokens // self.block_size) - len(self._holding(request)), 0)
 
     def lookup(self, request: Request) -> int:
         if self.swap is not None and request in self.swap:
@@ -195,19 +171,6 @@ class PagedAllocator:
         self._extend(request, holding, tokens)
         return True
 
-    def append(self, request: Request, tokens: int) -> bool:
-        holding = self._holding(request)
-        if -(-tokens // self.block_size) - len(holding) > self.free_blocks:
-            return False
-        self._extend(request, holding, tokens)
-        return True
-
-    def grow(self, cohort: DecodeCohort, steps: int) -> None:
-        needed = cohort.blocks_needed(steps)
-        if needed:
-            self.held_blocks += needed
-            self._take(needed)
-
     def stable_steps(self, cohort: DecodeCohort, wanted: int) -> int:
         free = self.free_blocks
         if self.below is not None and self.below.keeps_evicted:
@@ -215,11 +178,6 @@ class PagedAllocator:
         if cohort.blocks_at_most(wanted) <= free:
             return wanted
         return min(wanted, cohort.steps_within(free))
-
-    def forget(self, blocks: int) -> None:
-        self._take(blocks)
-        self.free_blocks += blocks
-        self._blank += blocks
 
     def note_output(self, request: Request) -> None:
         self._publish(

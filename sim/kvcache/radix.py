@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .pages import PageAllocator
 from .tree import Node, PrefixTree
 
 if TYPE_CHECKING:
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
 
     from ..decoding import DecodeCohort
     from ..request import Request
-    from .base import PoolShape
 
 
 class Holding:
@@ -32,7 +32,7 @@ class Holding:
         return self.node.stop + self.own
 
 
-class RadixAllocator:
+class RadixAllocator(PageAllocator[Holding]):
     """Pages of one token by default, and a tree of the prefixes that were computed.
 
     What it optimises: a prefix is found to the token, not to the block, and one that several requests computed at the
@@ -57,8 +57,6 @@ class RadixAllocator:
 
     name = "radix"
     default_block_size = 1
-    reserves = False
-    keeps_all = True
 
     def __init__(
         self,
@@ -68,38 +66,16 @@ class RadixAllocator:
         enable_prefix_caching: bool = True,
         bounded_blocks: Callable[[int], int] | None = None,
     ) -> None:
-        self.num_blocks = self.free_blocks = num_blocks
-        self.block_size = self.growth_tokens = block_size
-        self.enable_prefix_caching = enable_prefix_caching
-        self.bounded_blocks = bounded_blocks
-        self.held_blocks = self.queried_tokens = self.hit_tokens = 0
-        self._blank = num_blocks
-        self._tree = PrefixTree()
-
-    @classmethod
-    def of(cls, pool: PoolShape, *, max_model_len: int, enable_prefix_caching: bool) -> RadixAllocator:
-        """Make the allocator of a sized pool."""
-        return cls(
-            pool.num_blocks,
-            pool.block_size,
+        super().__init__(
+            num_blocks,
+            block_size,
             enable_prefix_caching=enable_prefix_caching,
-            bounded_blocks=pool.bounded_blocks,
+            bounded_blocks=bounded_blocks,
         )
-
-    def fits(self, tokens: int) -> bool:
-        return self.blocks_of(tokens) <= self.num_blocks
-
-    def blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self.block_size) + self._bounded(tokens)
-
-    def _bounded(self, tokens: int) -> int:
-        return 0 if self.bounded_blocks is None else self.bounded_blocks(tokens)
+        self._tree = PrefixTree()
 
     def tracks_content_of(self, request: Request) -> bool:
         return False
-
-    def missing(self, request: Request, tokens: int) -> int:
-        return max(-(-tokens // self.block_size) - len(self._holding(request)), 0)
 
     def lookup(self, request: Request) -> int:
         if not self.enable_prefix_caching:
@@ -125,28 +101,10 @@ class RadixAllocator:
         self._extend(request, holding, tokens)
         return True
 
-    def append(self, request: Request, tokens: int) -> bool:
-        holding = self._holding(request)
-        if -(-tokens // self.block_size) - len(holding) > self.free_blocks:
-            return False
-        self._extend(request, holding, tokens)
-        return True
-
-    def grow(self, cohort: DecodeCohort, steps: int) -> None:
-        needed = cohort.blocks_needed(steps)
-        if needed:
-            self.held_blocks += needed
-            self._take(needed)
-
     def stable_steps(self, cohort: DecodeCohort, wanted: int) -> int:
         if cohort.blocks_at_most(wanted) <= self.free_blocks:
             return wanted
         return min(wanted, cohort.steps_within(self.free_blocks))
-
-    def forget(self, blocks: int) -> None:
-        self._take(blocks)
-        self.free_blocks += blocks
-        self._blank += blocks
 
     def note_output(self, request: Request) -> None:
         return
