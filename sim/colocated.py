@@ -16,7 +16,7 @@ from .fields import ScenarioError
 from .latency import latency
 from .recording import make_record
 from .replica import Replica, ReplicaKind
-from .serving import no_cycles
+from .serving import Tally, run_out
 from .slo import slo
 from .source import Source
 
@@ -99,14 +99,11 @@ def serve_beside(
     """Serve each workload with its replica, all on one device, until every request has ended; return the device."""
     env = Clock(0)
     device = shared_device(env, len(replicas))
-    ended, total = 0, sum(map(len, workloads))
+    tally = Tally(sum(map(len, workloads)), progress)
 
     def ended_of(number: int) -> Callable[[Request], None]:
         def on_finish(request: Request) -> None:
-            nonlocal ended
-            ended += 1
-            if progress is not None and (ended % 1024 == 0 or ended == total):
-                progress(ended, total)
+            tally.add()
             sources[number].finished(request)
 
         return on_finish
@@ -118,12 +115,7 @@ def serve_beside(
         source = Source(env, requests, engine.submit, workload.closed_loop, workload.follows)
         engine.connect(source)
         sources.append(source)
-    with no_cycles():
-        env.run()
-    if ended != total:
-        raise RuntimeError(f"{total - ended} of {total} requests were never served")
-    for replica in replicas:
-        replica.recorder.close_books()
+    run_out(env, tally, replicas)
     return device
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -43,15 +43,12 @@ def serve(
     outages : when replicas behind a router fail
     """
     env = Clock(0)
-    ended, total = 0, len(workload)
+    tally = Tally(len(workload), progress)
 
     def on_finish(request: Request) -> None:
-        nonlocal ended
-        ended += 1
-        if progress is not None and (ended % 1024 == 0 or ended == total):
-            progress(ended, total)
+        tally.add()
         source.finished(request)
-        if fleet is not None and ended == total:
+        if fleet is not None and tally.whole:
             fleet.closed = True
 
     requests = workload.iter_requests(_block_size(workload, replicas, router))
@@ -63,12 +60,7 @@ def serve(
         engine.connect(source)
     else:
         source = Source(env, requests, fleet.submit, *load, in_turn=True)
-    with no_cycles():
-        env.run()
-    if ended != total:
-        raise RuntimeError(f"{total - ended} of {total} requests were never served")
-    for replica in replicas:
-        replica.recorder.close_books()
+    run_out(env, tally, replicas)
 
 
 def _block_size(workload: Workload, replicas: Sequence[Replica], router: Router | None) -> int | None:
@@ -89,8 +81,43 @@ def _block_size(workload: Workload, replicas: Sequence[Replica], router: Router 
     return None if router is None else replicas[0].allocator.block_size
 
 
+class Tally:
+    """How many requests of a run have ended.
+
+    Parameters
+    ----------
+    total : all of them
+    progress : called now and then with those that have ended, and all of them
+    """
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.ended, self.total = 0, total
+        self._progress = progress
+
+    def add(self) -> None:
+        """Count one more."""
+        self.ended += 1
+        if self._progress is not None and (self.ended % 1024 == 0 or self.whole):
+            self._progress(self.ended, self.total)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all have ended."""
+        return self.ended == self.total
+
+
+def run_out(env: Clock, tally: Tally, replicas: Iterable[Replica]) -> None:
+    """Let a run go to its end, see that everybody was served, and close the books of its replicas."""
+    with _no_cycles():
+        env.run()
+    if not tally.whole:
+        raise RuntimeError(f"{tally.total - tally.ended} of {tally.total} requests were never served")
+    for replica in replicas:
+        replica.recorder.close_books()
+
+
 @contextmanager
-def no_cycles() -> Generator[None]:
+def _no_cycles() -> Generator[None]:
     """Pause the collector of reference cycles: a run makes none, and the search costs a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()

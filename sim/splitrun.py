@@ -13,7 +13,7 @@ from .figures import Unknown
 from .kvsums import KVSums
 from .recording import make_record
 from .replica import Replica, ReplicaKind
-from .serving import no_cycles
+from .serving import Tally, run_out
 from .setup import setup_of
 from .source import Source
 from .split import DecodeEngine, PoolMeter, PrefillEngine, timers
@@ -68,13 +68,10 @@ def serve_split(
     env = Clock(0)
     device = shared_device(env, 2)
     resolved = prefill.kind.resolved
-    ended, total = 0, len(workload)
+    tally = Tally(len(workload), progress)
 
     def on_finish(request: Request) -> None:
-        nonlocal ended
-        ended += 1
-        if progress is not None and (ended % 1024 == 0 or ended == total):
-            progress(ended, total)
+        tally.add()
         source.finished(request)
         first.wake()
 
@@ -93,12 +90,7 @@ def serve_split(
     first = PrefillEngine(env, prefill.scheduler, pool, of_prefill, prefill.recorder, decode=second, **common)
     requests = workload.iter_requests(prefill.block_size)
     source = Source(env, requests, first.submit, workload.closed_loop, workload.follows, in_turn=True)
-    with no_cycles():
-        env.run()
-    if ended != total:
-        raise RuntimeError(f"{total - ended} of {total} requests were never served")
-    for stream in (prefill, decode):
-        stream.recorder.close_books()
+    run_out(env, tally, (prefill, decode))
     return meter, device
 
 
