@@ -9,8 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import CatalogError
-from .lanevariants import attention_lane, nearest_lane
+from .lanevariants import attention_lane, lane_or_none, nearest_lane
 from .lowering import AttentionShape, ModelPlan
 from .steptypes import StepDevice, StepEngine
 from .timing.decode_attention import (
@@ -211,11 +210,8 @@ def _grouped_query(
 
 def _mixed(device: StepDevice, engine: StepEngine) -> float:
     """Return the factor on decodes beside chunks of the engine's own lane on a device; 0 without one [-]."""
-    try:
-        lane = device.lane("mixed_attention", engine.lane)
-    except CatalogError:
-        return 0.0
-    return lane.params["mf"] if getattr(lane, "lane", "") == engine.lane else 0.0
+    lane = lane_or_none(device, "mixed_attention", engine.lane)
+    return lane.params["mf"] if lane is not None and getattr(lane, "lane", "") == engine.lane else 0.0
 
 
 def _latent(

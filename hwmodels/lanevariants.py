@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
+from .errors import CatalogError
 from .timing.form import LaneLike
 
 USUAL_HEAD_DIM = 128
@@ -66,6 +67,14 @@ class HasLanes(Protocol[L]):
     def lane(self, family: str, lane: str = ...) -> L:
         """Return a lane, or the nearest to it; ``lane`` of what comes back says which."""
         ...
+
+
+def lane_or_none(device: HasLanes[L], family: str, name: str) -> L | None:
+    """Return the lane of a device, or the nearest to it; None where it has none of that family."""
+    try:
+        return device.lane(family, name)
+    except CatalogError:
+        return None
 
 
 def nearest_lane(device: HasLanes[L], family: str, name: str) -> L:

@@ -36,6 +36,10 @@ class Price(BaseModel):
     dated: str
     source: str
 
+    def of_plan(self, *, spot: bool) -> float | None:
+        """Return the price on demand, or the spot price, None where none is listed [USD/h]."""
+        return self.spot_usd_per_hour if spot else self.usd_per_hour
+
 
 class PriceList(BaseModel):
     """All offers, by device id."""
@@ -68,10 +72,9 @@ def list_price(device_id: str, table: str | None = None, *, spot: bool = False) 
     table : file of offers in place of the bundled list
     spot : by spot prices, of the offers that have one
     """
-
-    def price(offer: Price) -> float:
-        return offer.usd_per_hour if not spot or offer.spot_usd_per_hour is None else offer.spot_usd_per_hour
-
-    known = [offer for offer in offers(table).get(device_id, ()) if not spot or offer.spot_usd_per_hour]
-    known.sort(key=lambda offer: (price(offer), offer.provider))
-    return known[(len(known) - 1) // 2] if known else None
+    listed = ((offer.of_plan(spot=spot), offer) for offer in offers(table).get(device_id, ()))
+    known = sorted(
+        ((usd, offer) for usd, offer in listed if usd is not None),
+        key=lambda each: (each[0], each[1].provider),
+    )
+    return known[(len(known) - 1) // 2][1] if known else None

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import CatalogError
-from .lanevariants import inside_engine, nearest_lane
+from .lanevariants import inside_engine, lane_or_none, nearest_lane
 from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
 from .precision import Precision
 from .routing import Routing, RoutingStats
 from .steptypes import StepDevice, StepEngine
 from .timing.allreduce import AllReduceParams, allreduce_time
 from .timing.elementwise import ElementwiseParams, elementwise_time, streams_time
-from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, LaneLike, Value
+from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, Value
 from .timing.gemm import GemmWidths
 from .timing.hop import Network, hop_time
 from .timing.linear import LinearParams, linear_time
@@ -319,7 +319,7 @@ def token_times(
 
 def _streaming(device: StepDevice, engine: StepEngine) -> ElementwiseParams:
     """Return what streaming kernels reach: as timed inside the engine on this device, or as its steps have shown."""
-    own = _lane_or_none(device, "elementwise", engine.lane)
+    own = lane_or_none(device, "elementwise", engine.lane)
     lane = ElementwiseParams(0.0, 1.0) if own is None else ElementwiseParams.from_lane(own)
     if own is not None and inside_engine(own):
         return lane
@@ -369,13 +369,6 @@ def moe_params(device: StepDevice, lane: str, moe: MoEShape) -> MoEParams:
     return MoEParams.from_lane(nearest_lane(device, "moe", wanted))
 
 
-def _lane_or_none(device: StepDevice, family: str, lane: str) -> LaneLike | None:
-    try:
-        return device.lane(family, lane)
-    except CatalogError:
-        return None
-
-
 def matrix_groups(
     device: StepDevice, engine: StepEngine, occurrences: Counter[LinearShape]
 ) -> tuple[MatrixGroup, ...]:
@@ -395,7 +388,7 @@ def matrix_groups(
 
 def _engine_rate(device: StepDevice, engine: StepEngine, precision: Precision) -> float:
     """Return the compute rate inside the engine over its lane's [-]: 1 where the lane was timed in there."""
-    own = _lane_or_none(device, f"linear_{precision.name}", engine.lane) if precision.name else None
+    own = lane_or_none(device, f"linear_{precision.name}", engine.lane) if precision.name else None
     if inside_engine(own or device.lane("gemm", engine.lane)):
         return 1.0
     low = bool(precision.name) and precision.quantises_inputs
@@ -413,7 +406,7 @@ def linear_params(device: StepDevice, engine: StepEngine, precision: Precision) 
     plain = LinearParams.from_lane(device.lane("gemm", engine.lane), precision.compute, widths)
     if not precision.name:
         return plain
-    own = _lane_or_none(device, f"linear_{precision.name}", engine.lane)
+    own = lane_or_none(device, f"linear_{precision.name}", engine.lane)
     params = (
         _derived(plain, precision) if own is None else LinearParams.from_lane(own, precision.compute, widths)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import CatalogError
+from .lanevariants import lane_or_none
 from .lowering import ModelPlan
 from .precision import Precision
 from .steptypes import StepDevice
@@ -23,19 +23,15 @@ def unmeasured(device: StepDevice, lane: str, plan: ModelPlan) -> tuple[str, ...
     experts = dict.fromkeys(
         layer.moe.precision for layer in plan.layers if layer.moe is not None and layer.moe.precision.name
     )
+
+    def timed(family: str) -> bool:
+        return lane_or_none(device, family, lane) is not None
+
     return (
-        *(_linear(precision) for precision in linears if not _has(device, f"linear_{precision.name}", lane)),
-        *(_expert(precision) for precision in experts if not _has(device, f"moe_{precision.name}", lane)),
+        *(_linear(precision) for precision in linears if not timed(f"linear_{precision.name}")),
+        *(_expert(precision) for precision in experts if not timed(f"moe_{precision.name}")),
         *(_without_units(precision) for precision in dict.fromkeys((*linears, *experts)) if precision.asked),
     )
-
-
-def _has(device: StepDevice, family: str, lane: str) -> bool:
-    try:
-        device.lane(family, lane)
-    except CatalogError:
-        return False
-    return True
 
 
 def _linear(precision: Precision) -> str:

@@ -195,8 +195,9 @@ def classes(record: RunRecord) -> dict[str, Figures]:
             row["attainment"] = int((met & members).sum()) / count if count else Unknown("no request of it")
         share = exact_sum(stay[members]) / whole if whole else 0.0
         for figure, (total, reason) in totals.items():
-            known = isinstance(total, float) and done
-            row[figure] = total * share / done if known else Unknown(reason if done else NO_COMPLETED)  # pyright: ignore[reportOperatorIssue]
+            row[figure] = Unknown(reason if done else NO_COMPLETED)
+            if isinstance(total, float) and done:
+                row[figure] = total * share / done
         found[name] = row
     return found
 

@@ -343,5 +343,4 @@ def _price(scenario: Scenario, device: DeviceProfile) -> tuple[float | None, str
     if offer is None:
         where = "" if asked.table is None else f" in {asked.table}"
         return None, f"no {kind} known for {device.id}{where}; set price.usd_per_gpu_hour"
-    usd = offer.spot_usd_per_hour if spot else offer.usd_per_hour
-    return usd, f"{kind}, {offer.provider}, {offer.dated}"
+    return offer.of_plan(spot=spot), f"{kind}, {offer.provider}, {offer.dated}"
