@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping
 
 import streamlit as st
-
 from membound.app.dashboard import bottleneck, calibration, capacity, load, timeline, whatif
 from membound.app.dashboard.asked import base_of
 from membound.app.dashboard.serve import PAGE
