@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .hwmodels.sizing import SizeReport
     from .hwmodels.stepmodel import StepModel
     from .sim.draws import simulate_draws
-    from .sim.result import SimulationResult
+    from .sim.output.result import SimulationResult
+    from .sim.output.views import view_of
     from .sim.run import simulate
     from .sim.scenario import Scenario, load_scenario, resolve
     from .sim.sizing import size
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from .sim.studies.study import load_study, study
     from .sim.studies.sweep import sweep
     from .sim.studies.waterfall import waterfall
-    from .sim.views import view_of
 
     __version__: str
 
@@ -88,7 +88,7 @@ _HOME = {
     "MemboundError": "hwmodels.errors",
     "ModelSpec": "hwmodels.model",
     "Scenario": "sim.scenario",
-    "SimulationResult": "sim.result",
+    "SimulationResult": "sim.output.result",
     "SizeReport": "hwmodels.sizing",
     "StepModel": "hwmodels.stepmodel",
     "calibrate": "",
@@ -112,7 +112,7 @@ _HOME = {
     "size": "sim.sizing",
     "study": "sim.studies.study",
     "sweep": "sim.studies.sweep",
-    "view_of": "sim.views",
+    "view_of": "sim.output.views",
     "waterfall": "sim.studies.waterfall",
 }
 

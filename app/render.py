@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .clustertext import replica_lines
 from .latencytext import LATENCY_COLUMNS, LATENCY_ROWS, contention, latency_rows
 from .steadytext import steady_state, window_table

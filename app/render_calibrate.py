@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .text import csv_of, table, text_of
 
 if TYPE_CHECKING:

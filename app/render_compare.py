@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from ..sim.studies.point import is_mean_latency, is_share
 from .render import LEVELS, SHARE_WORDS, notes, quotes_means
 from .text import DASH, LABEL, WIDTH, csv_of, gib, labelled, milliseconds, number, percent, table, text_of

@@ -11,7 +11,7 @@ from ..hwmodels.device import DeviceProfile, load_device
 from ..hwmodels.lanes import Lane
 from ..hwmodels.prices import offers
 from ..hwmodels.units import format_bytes, format_flops, format_rate_bytes
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from ..sim.setup import FAMILIES, level_of
 from .text import WIDTH, csv_of, gib, labelled, number, table, text_of
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..hwmodels.engine import EngineProfile
 from ..hwmodels.enginesections import BatchTier, StepParameter
 from ..hwmodels.units import format_seconds
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .text import csv_of, labelled, number, table, text_of
 
 

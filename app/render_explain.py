@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from ..sim.studies.effects import metric_word
 from ..sim.studies.waterfall import named
 from .render import SHARE_WORDS

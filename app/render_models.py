@@ -22,7 +22,7 @@ from ..hwmodels.spec import (
 )
 from ..hwmodels.units import format_bytes
 from ..hwmodels.weights import weight_bytes
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .text import csv_of, gib, labelled, percent, short, table, text_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .render_sweep import short_names, value_text
 from .text import csv_of, labelled, number, percent, table, text_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .render import LEVELS
 from .text import csv_of, gib, labelled, milliseconds, number, percent, table, text_of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from ..sim.studies.effects import metric_word
 from .render import SHARE_WORDS
 from .render_explain import write

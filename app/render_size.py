@@ -8,7 +8,7 @@ from ..hwmodels.hostlog import PrintedFigure
 from ..hwmodels.pool import KVPool
 from ..hwmodels.sizing import SizeReport
 from ..hwmodels.units import format_bytes
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .text import csv_of, dtype, gib, labelled, number, table, text_of
 
 PRINTED = "as the engine printed it"

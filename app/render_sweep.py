@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from ..sim.studies.point import is_mean_latency
 from .render import quotes_means
 from .text import csv_of, labelled, milliseconds, number, percent, table, text_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..sim.output import to_json
+from ..sim.output.output import to_json
 from .text import csv_of, labelled, number, percent, table, text_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from membound.calibrate.measure import Backend, MeasuredRun, measure, read_run
 from membound.calibrate.run import FIT, CalibrationRun
 from membound.hwmodels.errors import MemboundError
 from membound.kernels.results import Overlap
-from membound.sim.sharing import fair_rates
+from membound.sim.device.sharing import fair_rates
 
 
 def shared_seconds(overlap: Overlap) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from membound.hwmodels.stepmodel import StepModel
-from membound.sim.latency import itl_by_position
+from membound.sim.metrics.latency import itl_by_position
 from membound.sim.run import simulate, step_model
 from membound.sim.scenario import Scenario, load_scenario
 from membound.sim.scenario.resolve import resolve

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ..kernels.scheduled import Scheduled
-from ..sim.decoding import DecodeCohort
-from ..sim.request import Request, Status
+from ..sim.engine.decoding import DecodeCohort
+from ..sim.engine.request import Request, Status
 from .errors import CalibrationError
 from .realclock import Clock
 

@@ -18,7 +18,7 @@ from membound.app.charts.picture import picture
 from membound.app.charts.requests import itl_by_position, waterfall
 from membound.app.charts.roofline import batch_curve, roofline
 from membound.app.charts.shares import limiter_bars, share_bars
-from membound.sim.views import cause_rows, limiter_rows, position_rows, waterfall_rows
+from membound.sim.output.views import cause_rows, limiter_rows, position_rows, waterfall_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "pictures"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .resources import SharedDevice
+from .device.resources import SharedDevice
 
 if TYPE_CHECKING:
     from .clock import Clock

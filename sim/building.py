@@ -12,23 +12,23 @@ from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.routing import routing_of
 from ..hwmodels.speculation import SpeculativeStepModel
 from ..hwmodels.stepmodel import StepModel
-from .accounting import StepAccountant
-from .draftaccounting import DraftAccountant
+from .books.accounting import StepAccountant
+from .books.draftaccounting import DraftAccountant
+from .books.pipelineaccounting import PipelineAccountant
+from .engine.speculative import Speculation
 from .kvcache.base import KVAllocator, PoolShape
 from .kvcache.paged import PagedAllocator
 from .kvcache.radix import RadixAllocator
 from .kvcache.ring import RingAllocator
-from .offload import attach
-from .pipelineaccounting import PipelineAccountant
 from .policies import find_policy, make_policy
 from .scenario.resolve import SCHEDULER_LIMITS, ResolvedScenario
-from .speculative import Speculation
+from .tiers.offload import attach
 
 if TYPE_CHECKING:
     from ..hwmodels.power import PowerModel
     from ..hwmodels.routing import Routing
     from ..hwmodels.steptypes import LaneLike, StepDevice
-    from .accounting import AnyStepModel
+    from .books.accounting import AnyStepModel
     from .router.base import Router
     from .scheduler.base import Scheduler
     from .workload.spec import ExpertRouting

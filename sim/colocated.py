@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 from ..hwmodels.errors import MemboundError
 from ..hwmodels.nofit import in_gib, sum_of_terms
 from ..hwmodels.pool import Term
-from . import contention, metrics
 from .beside import monitored, shared_device
+from .books import contention
+from .books.recording import make_record
 from .clock import Clock
+from .cluster.replica import Replica, ReplicaKind
+from .engine.source import Source
 from .fields import ScenarioError
-from .latency import latency
-from .recording import make_record
-from .replica import Replica, ReplicaKind
+from .metrics import metrics
+from .metrics.latency import latency
+from .metrics.slo import slo
 from .serving import Tally, run_out
-from .slo import slo
-from .source import Source
 
 if TYPE_CHECKING:
     from ..hwmodels.pool import KVPool
     from ..hwmodels.steptypes import StepDevice
-    from .record import RunRecord
-    from .request import Request
-    from .resources import SharedDevice
+    from .books.record import RunRecord
+    from .device.resources import SharedDevice
+    from .engine.request import Request
     from .scenario.resolve import ResolvedScenario
     from .serving import Progress
     from .workload.workload import Workload

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ..hwmodels.errors import MemboundError
 from ..hwmodels.uncertainty import draw_device, draw_engine
-from . import metrics
-from .figures import Figures
-from .latency import latency
-from .record import RunRecord
-from .result import SimulationResult
+from .books.record import RunRecord
+from .metrics import metrics
+from .metrics.figures import Figures
+from .metrics.latency import latency
+from .metrics.slo import slo
+from .output.result import SimulationResult
 from .run import play, simulate
 from .scenario.resolve import ResolvedScenario, resolve
-from .slo import slo
 from .workload.workload import Workload
 
 if TYPE_CHECKING:

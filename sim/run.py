@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .admission import Gate
+from .books.recording import make_record
 from .building import make_allocator, make_router, make_scheduler, size_pool, step_model
+from .cluster.admission import Gate
+from .cluster.failures import outages_of
+from .cluster.replica import Replica, ReplicaKind
 from .colocated import play_colocated
-from .failures import outages_of
-from .recording import make_record
-from .replica import Replica, ReplicaKind
-from .result import SimulationResult
+from .output.result import SimulationResult
 from .scenario.resolve import ResolvedScenario, resolve
 from .serving import serve
 from .splitrun import play_split
 
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import StepDevice
-    from .record import RunRecord
+    from .books.record import RunRecord
     from .scenario.schema import Scenario
     from .workload.workload import Workload
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .clock import Clock
+from .cluster.fleet import Fleet
+from .engine.source import Source
 from .fields import ScenarioError
-from .fleet import Fleet
-from .source import Source
 
 if TYPE_CHECKING:
-    from .admission import Gate
-    from .failures import Outages
-    from .replica import Replica
-    from .request import Request
+    from .cluster.admission import Gate
+    from .cluster.failures import Outages
+    from .cluster.replica import Replica
+    from .engine.request import Request
     from .router.base import Router
     from .workload.workload import Workload
 

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..hwmodels.power import power_model
-from .record import Setup
+from .books.record import Setup
 
 if TYPE_CHECKING:
     from ..hwmodels.device import DeviceProfile

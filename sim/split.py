@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast, final
 from ..hwmodels.stepmodel import StepModel
 from ..hwmodels.unitshare import SplitTimer, UnitShare
 from .building import step_model
-from .engine import Engine
+from .engine.engine import Engine
 
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import StepDevice
-    from .flight import Flight, StepTimer
-    from .replica import ReplicaKind
-    from .request import Request
+    from .cluster.replica import ReplicaKind
+    from .engine.flight import Flight, StepTimer
+    from .engine.request import Request
     from .scheduler.vllm_v1 import VllmV1
 
 

@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import contention
 from .beside import monitored, shared_device
+from .books import contention
+from .books.kvsums import KVSums
+from .books.recording import make_record
 from .clock import Clock
-from .figures import Unknown
-from .kvsums import KVSums
-from .recording import make_record
-from .replica import Replica, ReplicaKind
+from .cluster.replica import Replica, ReplicaKind
+from .engine.source import Source
+from .metrics.figures import Unknown
 from .serving import Tally, run_out
 from .setup import setup_of
-from .source import Source
 from .split import DecodeEngine, PoolMeter, PrefillEngine, timers
 
 if TYPE_CHECKING:
     from ..hwmodels.steptypes import StepDevice
-    from .record import RunRecord
-    from .request import Request
-    from .resources import SharedDevice
+    from .books.record import RunRecord
+    from .device.resources import SharedDevice
+    from .engine.request import Request
     from .scenario.resolve import ResolvedScenario
     from .serving import Progress
     from .workload.workload import Workload

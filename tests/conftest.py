@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
-from membound.sim.record import CAUSES, LIMITERS, RunRecord, Setup
-from membound.sim.request import Status
+from membound.sim.books.record import CAUSES, LIMITERS, RunRecord, Setup
+from membound.sim.engine.request import Status
 
 # A check gives the same verdict twice; `make test-long` draws afresh.
 settings.register_profile("repeatable", deadline=None, derandomize=True)

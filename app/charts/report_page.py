@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from ...sim import views
-from ...sim.views import View
+from ...sim.output import views
+from ...sim.output.views import View
 from ..render import quotes_means
 from ..text import milliseconds, number, percent
 from . import requests, roofline, shares, timeline

@@ -13,7 +13,7 @@ from ..console import emit
 from ..options import Debug
 
 if TYPE_CHECKING:
-    from ...sim.views import View
+    from ...sim.output.views import View
 
 PAGE = "report.html"
 
@@ -56,7 +56,7 @@ def report(
     from ..charts.page import require_charts
 
     require_charts()
-    from ...sim.views import read_view
+    from ...sim.output.views import read_view
 
     view = read_view(folder)
     roof = _roofline(folder) if roofline else None
@@ -102,7 +102,7 @@ def _write_pictures(view: View, folder: Path, ending: str, theme: Ground, roof: 
 
 def _publish(target: Path, content: bytes) -> bool:
     """Write a file under a temporary name and rename it."""
-    from ...sim.output import OutputError
+    from ...sim.output.output import OutputError
 
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -71,7 +71,7 @@ def show(
 
         asked = resolve(asked, "size").scenario
     if form is Text.json:
-        from ...sim.output import to_json
+        from ...sim.output.output import to_json
 
         emit(to_json(asked.to_dict()))
     else:
@@ -81,7 +81,7 @@ def show(
 @scenario.command(cls=GroupedCommand)
 def schema(debug: Debug = False) -> None:
     """Print the JSON schema of a scenario file, for editors."""
-    from ...sim.output import to_json
+    from ...sim.output.output import to_json
     from ...sim.scenario import json_schema
 
     emit(to_json(json_schema()))

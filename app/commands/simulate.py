@@ -59,7 +59,7 @@ def simulate(
     if fail_on_slo and not (asked.slo and asked.slo.classes):
         raise UsageError("--fail-on-slo needs thresholds: --set slo.classes.default.ttft_s=500ms")
     if out is not None:
-        from ...sim.output import check_folder
+        from ...sim.output.output import check_folder
 
         check_folder(out)
     if draws is not None or jobs is not None:

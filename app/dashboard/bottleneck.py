@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ...sim.studies.explain import SHORT, explain
-from ...sim.studies.roofline import roofline
-from ...sim.views import (
+from ...sim.output.views import (
     limiter_time_rows,
     monitor_rows,
     position_rows,
@@ -16,6 +14,8 @@ from ...sim.views import (
     view_of,
     waterfall_rows,
 )
+from ...sim.studies.explain import SHORT, explain
+from ...sim.studies.roofline import roofline
 from ..charts import levers as lever_charts
 from ..charts import requests as request_charts
 from ..charts import roofline as roofline_charts
@@ -28,7 +28,7 @@ from .runs import hash_of, jobs_for, known_study, store_folder, study
 from .work import run, wait_for
 
 if TYPE_CHECKING:
-    from ...sim.views import View
+    from ...sim.output.views import View
     from .jobs import Progress
     from .runs import Answer
     from .sidebar import Asked

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from ...sim.output.views import latency_rows, view_of
 from ...sim.studies.loadcurve import REPEAT, SHARES, load_curve
 from ...sim.studies.search import Probe, highest_rate
-from ...sim.views import latency_rows, view_of
 from ..charts.load import load_curves, load_rows
 from ..charts.requests import latencies
 from ..text import number, percent

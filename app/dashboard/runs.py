@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...sim.result import SimulationResult
+from ...sim.output.result import SimulationResult
 from ...sim.run import simulate
 from ...sim.scenario.resolve import ResolvedScenario, resolve
 from ...sim.scenario.schema import Scenario

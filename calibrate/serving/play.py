@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hwmodels.errors import MemboundError
-from ...sim import metrics
+from ...sim.books.record import RunRecord
 from ...sim.draws import run_draws
-from ...sim.latency import completed
-from ...sim.record import RunRecord
+from ...sim.metrics import metrics
+from ...sim.metrics.latency import completed
+from ...sim.metrics.stability import stability
 from ...sim.run import simulate
 from ...sim.scenario.resolve import ResolvedScenario, resolve
-from ...sim.stability import stability
 from ...sim.workload.workload import ClosedLoopLoad, Workload
 from .run import ServedRun, Skipped
 

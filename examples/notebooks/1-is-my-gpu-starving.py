@@ -37,7 +37,7 @@ seen = result.summary()["utilization"]
 
 # %%
 from membound.app.charts import shares
-from membound.sim import views
+from membound.sim.output import views
 
 view = mb.view_of(result)
 shares.shares_over_time(views.share_rows(view))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from ..decoding import DecodeCohort
-    from ..request import Request
+    from ..engine.decoding import DecodeCohort
+    from ..engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)

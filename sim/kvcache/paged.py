@@ -10,11 +10,11 @@ from .pages import PageAllocator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..decoding import DecodeCohort
-    from ..mover import Mover
-    from ..request import Request
-    from ..swap import SwapSpace
-    from ..tiers import TierStack
+    from ..engine.decoding import DecodeCohort
+    from ..engine.request import Request
+    from ..tiers.mover import Mover
+    from ..tiers.swap import SwapSpace
+    from ..tiers.tiers import TierStack
 
 
 class Block:

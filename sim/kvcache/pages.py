@@ -7,8 +7,8 @@ from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from ..decoding import DecodeCohort
-    from ..request import Request
+    from ..engine.decoding import DecodeCohort
+    from ..engine.request import Request
     from .base import PoolShape
 
 Held = TypeVar("Held", bound=Sized)

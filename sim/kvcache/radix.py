@@ -10,8 +10,8 @@ from .tree import Node, PrefixTree
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..decoding import DecodeCohort
-    from ..request import Request
+    from ..engine.decoding import DecodeCohort
+    from ..engine.request import Request
 
 
 class Holding:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from typing import Self
 
-    from ..decoding import DecodeCohort
-    from ..request import Request
+    from ..engine.decoding import DecodeCohort
+    from ..engine.request import Request
     from .base import PoolShape
 
 

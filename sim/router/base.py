@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from ..engine.request import Request
 
 
 class ClusterView(Protocol):

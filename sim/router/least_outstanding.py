@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .base import ClusterView, Router, least
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from ..engine.request import Request
 
 
 class LeastOutstanding(Router):

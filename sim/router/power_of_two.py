@@ -8,7 +8,7 @@ from ..random import uniform_one
 from .base import ClusterView, Router
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from ..engine.request import Request
 
 
 class PowerOfTwo(Router):

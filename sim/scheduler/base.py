@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
-    from ..decoding import DecodeCohort
+    from ..engine.decoding import DecodeCohort
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
 
 Limiter = Literal["kv_blocks", "max_num_seqs", "token_budget", "arrivals"]
 

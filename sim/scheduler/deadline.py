@@ -11,8 +11,8 @@ from .base import ScheduledBatch, SchedulerView
 from .reordered import Reordered, produced
 
 if TYPE_CHECKING:
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
 
 NS_PER_S = 1_000_000_000
 TOO_LATE = "cannot meet its TTFT threshold"

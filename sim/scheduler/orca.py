@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from .vllm_v1 import VllmV1
 
 if TYPE_CHECKING:
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
     from .base import SchedulerView
 
 

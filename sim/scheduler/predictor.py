@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..random import standard_normal
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from ..engine.request import Request
 
 
 class LengthPredictor:

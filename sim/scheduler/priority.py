@@ -8,7 +8,7 @@ from ...hwmodels.units import Seconds
 from .reordered import Reordered
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from ..engine.request import Request
 
 NS_PER_S = 1_000_000_000
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ..request import Request
+from ..engine.request import Request
 
 
 class FCFSQueue(deque[Request]):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .vllm_v1 import VllmV1
 
 if TYPE_CHECKING:
-    from ..request import Request
+    from ..engine.request import Request
     from .base import SchedulerView
 
 

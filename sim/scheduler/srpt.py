@@ -11,8 +11,8 @@ from .predictor import LengthPredictor
 from .reordered import Reordered, produced
 
 if TYPE_CHECKING:
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
 
 
 class ShortestRemainingFirst(Reordered):

@@ -8,8 +8,8 @@ from .base import ScheduledBatch, Scheduler, SchedulerView, WaitingQueue
 from .queues import FCFSQueue
 
 if TYPE_CHECKING:
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
 
 
 class Static(Scheduler):

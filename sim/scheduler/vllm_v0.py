@@ -8,8 +8,8 @@ from .base import ScheduledBatch, SchedulerView
 from .vllm_v1 import VllmV1
 
 if TYPE_CHECKING:
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
 
 WATERMARK = 0.01
 """Share of the pool V0 leaves free at an admission (``BlockSpaceManager``)."""

@@ -10,8 +10,8 @@ from .queues import FCFSQueue, RankedQueue, by_priority
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..engine.request import Request
     from ..kvcache.base import KVAllocator
-    from ..request import Request
 
 
 class VllmV1(Scheduler):

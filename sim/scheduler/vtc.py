@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...hwmodels.units import PositiveCount
-from ..request import Request, Status
+from ..engine.request import Request, Status
 from .base import ScheduledBatch, SchedulerView
 from .reordered import Reordered, produced
 

@@ -17,8 +17,8 @@ from ...hwmodels.account import Rows, account
 from ...hwmodels.precision import Quantization
 from ...hwmodels.stepmodel import StepModel
 from ...hwmodels.training import PASSES, TrainingStep, training_step
-from ..accounting import StepAccountant, columns_of
-from ..replica import Replica, ReplicaKind
+from ..books.accounting import StepAccountant, columns_of
+from ..cluster.replica import Replica, ReplicaKind
 from ..scenario.resolve import ResolvedScenario, resolve
 from ..scenario.schema import leaf
 from ..serving import serve
@@ -29,8 +29,8 @@ from .study import StudyError
 
 if TYPE_CHECKING:
     from ...hwmodels.device import DeviceProfile
+    from ..books.steprow import StepRow
     from ..scenario.schema import Scenario
-    from ..steprow import StepRow
 
 Kind = Literal["prefill", "decode", "mixed", "all", "training"]
 KINDS: tuple[Kind, ...] = ("prefill", "decode", "mixed")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine.request import Request
 from ..random import uniform_one
-from ..request import Request
 from .prefix import PrefixIds
 
 Ints = NDArray[np.int64]

@@ -9,8 +9,8 @@ from typing import Any
 import membound as mb
 import numpy as np
 import pytest
-from membound.sim import views
-from membound.sim.record import CAUSES, LIMITERS
+from membound.sim.books.record import CAUSES, LIMITERS
+from membound.sim.output import views
 
 pytest.importorskip("altair", reason="draws charts")
 from membound.app.charts import cost, data, levers, load, palette, roofline, shares, timeline

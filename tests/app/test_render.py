@@ -9,9 +9,9 @@ import json
 import numpy as np
 import pytest
 from membound.app.render import render, render_csv
-from membound.sim.histogram import LogHistogram
-from membound.sim.output import summary
-from membound.sim.request import Status
+from membound.sim.engine.request import Status
+from membound.sim.metrics.histogram import LogHistogram
+from membound.sim.output.output import summary
 
 EXPECTED = """\
 h200_sxm · llama-3.1-8b · fp8 weights, bf16 KV · vllm-0.24 · vllm_v1 · 31 requests in 3.020 s (seed 0)

@@ -22,7 +22,7 @@ from membound.hwmodels.device import load_device
 from membound.hwmodels.engine import EngineProfile, load_engine
 from membound.hwmodels.model import load_model
 from membound.hwmodels.stepmodel import StepModel
-from membound.sim.output import write_result
+from membound.sim.output.output import write_result
 from membound.sim.run import simulate
 from membound.sim.scenario import Scenario
 

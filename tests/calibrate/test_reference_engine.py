@@ -13,16 +13,16 @@ from membound.calibrate.errors import CalibrationError
 from membound.calibrate.realclock import RealClock
 from membound.calibrate.reference_engine import ReferenceEngine
 from membound.kernels.scheduled import Scheduled
+from membound.sim.books.recorder import Recorder
 from membound.sim.clock import Clock
-from membound.sim.engine import Engine
-from membound.sim.flight import Flight
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.flight import Flight
+from membound.sim.engine.request import Request
+from membound.sim.engine.source import Source
 from membound.sim.kvcache.paged import PagedAllocator
-from membound.sim.recorder import Recorder
-from membound.sim.request import Request
 from membound.sim.scheduler.base import ScheduledBatch
 from membound.sim.scheduler.static import Static
 from membound.sim.scheduler.vllm_v1 import VllmV1
-from membound.sim.source import Source
 from membound.sim.workload.workload import ClosedLoopLoad, LoadReport, Workload
 
 BLOCK = 4

@@ -11,22 +11,22 @@ import numpy as np
 import simpy
 from membound.hwmodels.steptypes import Phase
 from membound.hwmodels.tier import TierProfile
-from membound.sim.engine import Engine
-from membound.sim.flight import Observer
+from membound.sim.books.recorder import Recorder
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.flight import Observer
+from membound.sim.engine.pipeline import Pipeline
+from membound.sim.engine.request import Request
+from membound.sim.engine.source import Source
+from membound.sim.engine.speculative import Speculation
 from membound.sim.kvcache.base import KVAllocator, PoolShape
 from membound.sim.kvcache.paged import PagedAllocator
-from membound.sim.mover import Mover
-from membound.sim.offload import figures_of, mover_of
-from membound.sim.pipeline import Pipeline
 from membound.sim.policies import find_policy, make_policy
-from membound.sim.recorder import Recorder
-from membound.sim.request import Request
-from membound.sim.route import Route
 from membound.sim.scheduler.base import Scheduler
-from membound.sim.source import Source
-from membound.sim.speculative import Speculation
-from membound.sim.swap import SwapSpace
-from membound.sim.tiers import Tier, TierStack
+from membound.sim.tiers.mover import Mover
+from membound.sim.tiers.offload import figures_of, mover_of
+from membound.sim.tiers.route import Route
+from membound.sim.tiers.swap import SwapSpace
+from membound.sim.tiers.tiers import Tier, TierStack
 
 SLO = {"default": {"ttft_s": 30e-6, "tpot_s": 2e-6}, "slow": {"ttft_s": 90e-6}, "batch": {"tpot_s": 1.0}}
 """Thresholds of the classes of random requests, some of which a step of a microsecond cannot meet [s]."""

@@ -11,12 +11,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.sim.clock import Clock
-from membound.sim.engine import Engine
-from membound.sim.failures import Outages
-from membound.sim.fleet import Fleet
+from membound.sim.cluster.failures import Outages
+from membound.sim.cluster.fleet import Fleet
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.request import Request, Status
+from membound.sim.engine.source import Source
 from membound.sim.policies import find_policy, policy_names
-from membound.sim.request import Request, Status
-from membound.sim.source import Source
 from membound.sim.workload.workload import ClosedLoopLoad, Follows
 
 from .harness import Case, make_engine, play, recorded

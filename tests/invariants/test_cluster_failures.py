@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membound.sim.failures import Outages
-from membound.sim.request import Status
+from membound.sim.cluster.failures import Outages
+from membound.sim.engine.request import Status
 from membound.sim.scenario.cluster import Failures
 
 from .harness import Host

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membound.sim.engine import Engine
-from membound.sim.flight import Flight
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.flight import Flight
+from membound.sim.engine.request import Request, Status
 from membound.sim.kvcache.base import KVAllocator
 from membound.sim.kvcache.paged import PagedAllocator
 from membound.sim.policies import find_policy, policy_names
-from membound.sim.request import Request, Status
 from membound.sim.scheduler.base import ScheduledBatch, Scheduler
 
 from .harness import Case, make_allocator, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hypothesis import given, settings
-from membound.sim.request import Status
+from membound.sim.engine.request import Status
 
 from .harness import Case, run
 from .strategies import cases

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membound.sim.engine import Engine
-from membound.sim.flight import Flight
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.flight import Flight
+from membound.sim.engine.request import Request, Status
 from membound.sim.policies import find_policy, policy_names
-from membound.sim.request import Request, Status
 from membound.sim.scheduler.base import ScheduledBatch
 
 from .harness import Case, run

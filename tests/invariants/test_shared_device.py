@@ -8,11 +8,11 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.steptypes import Phase
-from membound.sim.engine import Engine
-from membound.sim.recorder import Recorder
-from membound.sim.request import Request
-from membound.sim.resources import SharedDevice
-from membound.sim.source import Source
+from membound.sim.books.recorder import Recorder
+from membound.sim.device.resources import SharedDevice
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.request import Request
+from membound.sim.engine.source import Source
 
 from .harness import Case, Host, LinearCost, make_allocator, make_scheduler, recorded, run
 from .strategies import cases

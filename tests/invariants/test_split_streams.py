@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.steptypes import Phase
+from membound.sim.books.recorder import Recorder
 from membound.sim.clock import Clock
-from membound.sim.recorder import Recorder
-from membound.sim.request import Request, Status
-from membound.sim.resources import SharedDevice
-from membound.sim.source import Source
+from membound.sim.device.resources import SharedDevice
+from membound.sim.engine.request import Request, Status
+from membound.sim.engine.source import Source
 from membound.sim.split import DecodeEngine, PoolMeter, PrefillEngine
 
 from .harness import Case, LinearCost, make_allocator, make_scheduler

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from membound.sim.output.result import SimulationResult
 from membound.sim.policies import policy_names
-from membound.sim.result import SimulationResult
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
 

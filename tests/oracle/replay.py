@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 import simpy
-from membound.sim.engine import Engine
-from membound.sim.flight import Flight
+from membound.sim.books.recorder import Recorder
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.flight import Flight
+from membound.sim.engine.request import Request, Status
+from membound.sim.engine.source import Source
 from membound.sim.kvcache.paged import PagedAllocator
-from membound.sim.recorder import Recorder
-from membound.sim.request import Request, Status
 from membound.sim.scheduler.base import ScheduledBatch
 from membound.sim.scheduler.vllm_v1 import VllmV1
-from membound.sim.source import Source
 
 US = 1000
 

@@ -19,7 +19,7 @@ from membound.calibrate.serving.load import Choice, load_runs
 from membound.calibrate.serving.play import Played, play
 from membound.calibrate.serving.run import ServedRun
 from membound.hwmodels.engine import load_engine
-from membound.sim.result import SimulationResult
+from membound.sim.output.result import SimulationResult
 from membound.sim.run import simulate
 from membound.sim.scenario import Scenario
 

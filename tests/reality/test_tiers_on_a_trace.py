@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from membound.sim.result import SimulationResult
+from membound.sim.output.result import SimulationResult
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
 

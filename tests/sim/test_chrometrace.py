@@ -14,8 +14,8 @@ from typing import Any
 import membound as mb
 import numpy as np
 import pytest
-from membound.sim import chrometrace
-from membound.sim.record import CAUSES
+from membound.sim.books.record import CAUSES
+from membound.sim.output import chrometrace
 
 SCENARIO = {
     "device": "h100_sxm",

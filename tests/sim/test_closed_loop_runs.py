@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.engine import load_engine
 from membound.hwmodels.errors import MemboundError
-from membound.sim.record import RunRecord
+from membound.sim.books.record import RunRecord
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 from membound.hwmodels.errors import MemboundError
-from membound.sim.admission import FULL, TOO_FAST
+from membound.sim.cluster.admission import FULL, TOO_FAST
 from membound.sim.draws import simulate_draws
+from membound.sim.output.result import SimulationResult
 from membound.sim.policies import policy_names
-from membound.sim.result import SimulationResult
 from membound.sim.run import simulate
 from membound.sim.scenario import Scenario, parse_scenario, resolve
 

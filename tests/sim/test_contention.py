@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membound.sim import contention
-from membound.sim.attribution import CHARGED
-from membound.sim.steprow import StepRow
+from membound.sim.books import contention
+from membound.sim.books.attribution import CHARGED
+from membound.sim.books.steprow import StepRow
 
 amounts = st.lists(st.integers(0, 10**7), min_size=len(CHARGED), max_size=len(CHARGED))
 waits = st.dictionaries(st.sampled_from(sorted(contention.CAUSES_OF)), st.floats(0, 1e7), max_size=3)

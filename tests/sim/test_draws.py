@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from membound.hwmodels.errors import MemboundError
 from membound.sim.draws import Draws, headline, one_draw, run_draws, simulate_draws, with_interval
-from membound.sim.output import to_json
+from membound.sim.output.output import to_json
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario, resolve
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membound.sim.histogram import (
+from membound.sim.metrics.histogram import (
     N_BINS,
     RESOLUTION,
     LogHistogram,

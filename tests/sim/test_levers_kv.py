@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from membound.hwmodels.errors import MemboundError
-from membound.sim.record import RunRecord
+from membound.sim.books.record import RunRecord
 from membound.sim.run import make_allocator, simulate, size_pool, step_model
 from membound.sim.scenario import Scenario, load_scenario, resolve
 

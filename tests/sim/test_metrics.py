@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.power import PowerModel
-from membound.sim import metrics
-from membound.sim.figures import Unknown
-from membound.sim.histogram import LogHistogram
-from membound.sim.latency import itl_by_position, latency, percentile
-from membound.sim.record import CAUSES
-from membound.sim.request import Status
-from membound.sim.slo import met_slo, slo
+from membound.sim.books.record import CAUSES
+from membound.sim.engine.request import Status
+from membound.sim.metrics import metrics
+from membound.sim.metrics.figures import Unknown
+from membound.sim.metrics.histogram import LogHistogram
+from membound.sim.metrics.latency import itl_by_position, latency, percentile
+from membound.sim.metrics.slo import met_slo, slo
 
 WHOLE = st.lists(st.integers(0, 10**15), min_size=1, max_size=50)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from membound.hwmodels.device import load_device
 from membound.hwmodels.steptypes import Phase
 from membound.hwmodels.tier import TierProfile, load_tier, store_seconds, transfer_phase
-from membound.sim.mover import Mover
-from membound.sim.resources import SharedDevice
-from membound.sim.route import Route
+from membound.sim.device.resources import SharedDevice
+from membound.sim.tiers.mover import Mover
+from membound.sim.tiers.route import Route
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ from typing import Any
 import membound as mb
 import numpy as np
 import pytest
-from membound.sim.histogram import LogHistogram
-from membound.sim.openmetrics import (
+from membound.sim.metrics.histogram import LogHistogram
+from membound.sim.output.openmetrics import (
     GAP_BUCKETS_S,
     REQUEST_BUCKETS_S,
     TTFT_BUCKETS_S,

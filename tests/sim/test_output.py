@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from membound.sim.histogram import LogHistogram
-from membound.sim.output import OutputError, summary, to_json, write_result
-from membound.sim.record import CAUSES
-from membound.sim.request import Status
-from membound.sim.result import SimulationResult
-from membound.sim.vllm_bench import vllm_bench
+from membound.sim.books.record import CAUSES
+from membound.sim.engine.request import Status
+from membound.sim.metrics.histogram import LogHistogram
+from membound.sim.output.output import OutputError, summary, to_json, write_result
+from membound.sim.output.result import SimulationResult
+from membound.sim.output.vllm_bench import vllm_bench
 
 STATISTICS = ["mean", "p50", "p90", "p95", "p99", "max"]
 PROMISED = {
@@ -316,7 +316,7 @@ def test_the_result_object_answers_from_its_record(full):
 
 
 def test_nothing_of_this_loads_pyarrow_or_simpy_before_a_table_is_written():
-    code = "import sys, membound.sim.result; print(*sorted({'pyarrow', 'simpy', 'scipy'} & set(sys.modules)))"
+    code = "import sys, membound.sim.output.result; print(*sorted({'pyarrow', 'simpy', 'scipy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

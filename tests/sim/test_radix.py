@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from membound.hwmodels.errors import MemboundError
+from membound.sim.engine.request import Request
 from membound.sim.kvcache.paged import PagedAllocator
 from membound.sim.kvcache.radix import RadixAllocator
-from membound.sim.request import Request
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
 

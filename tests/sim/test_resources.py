@@ -10,8 +10,8 @@ import simpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.steptypes import Phase
-from membound.sim.resources import SharedDevice
-from membound.sim.sharing import ResourceError
+from membound.sim.device.resources import SharedDevice
+from membound.sim.device.sharing import ResourceError
 
 RESOURCES = ("hbm", "compute", "link")
 CAPACITIES = {"hbm": 1.0, "compute": 1.0, "link": 0.5}

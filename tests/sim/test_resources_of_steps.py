@@ -10,7 +10,7 @@ from membound.hwmodels.model import load_model
 from membound.hwmodels.stepmodel import StepModel
 from membound.hwmodels.steptypes import Phase
 from membound.hwmodels.unitshare import SplitTimer, UnitShare
-from membound.sim.resources import SharedDevice
+from membound.sim.device.resources import SharedDevice
 
 H100, PARTS = load_device("h100_sxm"), (load_engine("vllm-0.24"), load_model("llama-3.1-8b"))
 models = {fidelity: StepModel(H100, *PARTS, fidelity=fidelity) for fidelity in ("step", "kernel")}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from membound.sim.engine.request import Request
 from membound.sim.policies import find_policy, policy_names
-from membound.sim.request import Request
 from membound.sim.router.base import Router
 
 NAMES = policy_names("router")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from membound.sim.result import SimulationResult
+from membound.sim.output.result import SimulationResult
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
 

@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from membound.sim.sharing import fair_rates
+from membound.sim.device.sharing import fair_rates
 
 CAPACITIES = {"hbm": 1.0, "compute": 1.0, "link": 0.5}
 law = settings(deadline=None)

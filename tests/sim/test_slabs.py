@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from membound.sim.engine.request import Request
 from membound.sim.kvcache.buddy import BuddyAllocator
 from membound.sim.kvcache.contiguous import ContiguousAllocator
 from membound.sim.kvcache.contiguous_known import ContiguousKnownAllocator
 from membound.sim.kvcache.slabs import SlabAllocator
-from membound.sim.request import Request
 
 ALL = (ContiguousAllocator, ContiguousKnownAllocator, BuddyAllocator)
 each = pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)

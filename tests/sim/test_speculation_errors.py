@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from membound.hwmodels.errors import MemboundError
+from membound.sim.engine.speculative import Speculation
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario, resolve
-from membound.sim.speculative import Speculation
 
 from .test_nothing_is_ignored import SCENARIO
 

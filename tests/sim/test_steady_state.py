@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import yaml
-from membound.sim.output import summary
+from membound.sim.metrics.steady import BATCHES, LEVEL, STUDENT
+from membound.sim.metrics.windows import MAX_WINDOWS, windows
+from membound.sim.output.output import summary
 from membound.sim.run import simulate
 from membound.sim.scenario import parse_scenario
-from membound.sim.steady import BATCHES, LEVEL, STUDENT
-from membound.sim.windows import MAX_WINDOWS, windows
 from scipy.special import stdtrit
 
 CHAT = """

@@ -7,7 +7,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.steptypes import Phase
-from membound.sim.resources import SharedDevice
+from membound.sim.device.resources import SharedDevice
 
 law = settings(deadline=None, max_examples=settings().max_examples // 2)
 lengths = st.integers(1, 4000).map(lambda ns: ns * 1e-9)

@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from membound.sim.figures import Unknown
-from membound.sim.record import CAUSES
-from membound.sim.request import Status
-from membound.sim.stability import stability
-from membound.sim.verdict import BOUNDS, CAUSE_WORDS, verdict
+from membound.sim.books.record import CAUSES
+from membound.sim.engine.request import Status
+from membound.sim.metrics.figures import Unknown
+from membound.sim.metrics.stability import stability
+from membound.sim.metrics.verdict import BOUNDS, CAUSE_WORDS, verdict
 
 
 def served(row, arrivals_ms, servers: int, service_ms: float):

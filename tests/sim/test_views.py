@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from membound.sim import views
+from membound.sim.output import views
 
 CROWDED = {
     "device": "h100_sxm",

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from membound.sim.books.recorder import Recorder
 from membound.sim.clock import Clock
-from membound.sim.engine import Engine
-from membound.sim.fleet import Fleet
+from membound.sim.cluster.fleet import Fleet
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.request import Request
+from membound.sim.engine.source import Source
 from membound.sim.kvcache.base import PoolShape
 from membound.sim.policies import find_policy, make_policy
-from membound.sim.recorder import Recorder
-from membound.sim.request import Request
-from membound.sim.source import Source
 from membound.sim.workload.workload import ClosedLoopLoad
 
 S = 1_000_000_000

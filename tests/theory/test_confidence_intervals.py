@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from membound.sim.figures import Unknown
-from membound.sim.steady import Interval, mean_interval, percentile_interval, warmup
+from membound.sim.metrics.figures import Unknown
+from membound.sim.metrics.steady import Interval, mean_interval, percentile_interval, warmup
 
 from .queues import md1_wait, mm1_wait, mmc_wait
 

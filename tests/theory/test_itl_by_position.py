@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from membound.benchmarks.long_answer import EXAMPLE, LongAnswers, long_answers
 from membound.hwmodels.device import load_device
-from membound.sim.latency import itl_by_position
-from membound.sim.result import SimulationResult
+from membound.sim.metrics.latency import itl_by_position
+from membound.sim.output.result import SimulationResult
 from membound.sim.run import simulate, step_model
 from membound.sim.scenario import Scenario, load_scenario
 from membound.sim.scenario.resolve import resolve

@@ -16,7 +16,7 @@ from membound.hwmodels.model import load_model
 from membound.hwmodels.stepmodel import StepModel
 from membound.hwmodels.steptypes import Phase
 from membound.hwmodels.tier import host_link
-from membound.sim.resources import SharedDevice
+from membound.sim.device.resources import SharedDevice
 
 STEP = (64, 64 * 1500, 1500, [], 64)
 ROUTES = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import simpy
 from membound.hwmodels.steptypes import Phase
-from membound.sim.resources import SharedDevice
+from membound.sim.device.resources import SharedDevice
 
 from .queues import assert_agrees, mean_and_error, ps_sojourn
 

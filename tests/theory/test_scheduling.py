@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from membound.sim.engine import Engine
-from membound.sim.flight import Flight
-from membound.sim.request import Request
+from membound.sim.engine.engine import Engine
+from membound.sim.engine.flight import Flight
+from membound.sim.engine.request import Request
 from membound.sim.scheduler.base import ScheduledBatch
 from membound.sim.scheduler.reordered import produced
 from membound.sim.scheduler.vtc import tenant_of

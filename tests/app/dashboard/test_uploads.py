@@ -26,7 +26,7 @@ RUNS = "run_id,gpu,model,engine,isl_mean,osl_mean,arrival"
 @pytest.fixture(scope="module")
 def bench() -> bytes:
     """Return what a load generator would have written of the sidebar's scenario, 10 % slower than simulated."""
-    from membound.sim.tables import requests_table
+    from membound.sim.output.tables import requests_table
 
     record = simulate(SCENARIO).record
     client = record.setup.client_overhead_s or 0.0

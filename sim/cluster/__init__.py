@@ -1,0 +1,1 @@
+"""Several replicas behind a router: who may enter, who fails."""

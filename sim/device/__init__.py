@@ -1,0 +1,1 @@
+"""What engines on one device share, and how it is divided."""

@@ -1,0 +1,1 @@
+"""The engine: requests in, steps composed and run, tokens out."""

@@ -1,0 +1,1 @@
+"""From the record of a run to its figures: pure functions."""
