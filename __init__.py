@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .hwmodels.stepmodel import StepModel
     from .sim.draws import simulate_draws
     from .sim.output.result import SimulationResult
-    from .sim.output.views import view_of
+    from .sim.output.view import view_of
     from .sim.run import simulate
     from .sim.scenario import Scenario, load_scenario, resolve
     from .sim.sizing import size
@@ -112,7 +112,7 @@ _HOME = {
     "size": "sim.sizing",
     "study": "sim.studies.study",
     "sweep": "sim.studies.sweep",
-    "view_of": "sim.output.views",
+    "view_of": "sim.output.view",
     "waterfall": "sim.studies.waterfall",
 }
 

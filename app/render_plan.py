@@ -10,7 +10,7 @@ from .render_sweep import short_names, value_text
 from .text import csv_of, labelled, number, percent, table, text_of
 
 if TYPE_CHECKING:
-    from ..sim.studies.plan import Option, PlanResult
+    from ..sim.studies.planned import Option, PlanResult
 
 SHOWN = 25
 """Most configurations that serve which a table shows, and most reasons."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ...sim.output import views
-from ...sim.output.views import View
+from ...sim.output.view import View
 from ..render import quotes_means
 from ..text import milliseconds, number, percent
 from . import requests, roofline, shares, timeline

@@ -13,7 +13,7 @@ from ..console import emit
 from ..options import Debug
 
 if TYPE_CHECKING:
-    from ...sim.output.views import View
+    from ...sim.output.view import View
 
 PAGE = "report.html"
 
@@ -56,7 +56,7 @@ def report(
     from ..charts.page import require_charts
 
     require_charts()
-    from ...sim.output.views import read_view
+    from ...sim.output.view import read_view
 
     view = read_view(folder)
     roof = _roofline(folder) if roofline else None

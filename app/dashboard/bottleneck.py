@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ...sim.output.views import (
-    limiter_time_rows,
-    monitor_rows,
-    position_rows,
-    share_rows,
-    view_of,
-    waterfall_rows,
-)
+from ...sim.output.view import view_of
+from ...sim.output.views import limiter_time_rows, monitor_rows, position_rows, share_rows, waterfall_rows
 from ...sim.studies.explain import SHORT, explain
 from ...sim.studies.roofline import roofline
 from ..charts import levers as lever_charts
@@ -28,7 +22,7 @@ from .runs import hash_of, jobs_for, known_study, store_folder, study
 from .work import run, wait_for
 
 if TYPE_CHECKING:
-    from ...sim.output.views import View
+    from ...sim.output.view import View
     from .jobs import Progress
     from .runs import Answer
     from .sidebar import Asked

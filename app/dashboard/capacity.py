@@ -9,7 +9,8 @@ import streamlit as st
 
 from ...hwmodels.device import list_devices
 from ...sim.studies.capacity_plan import plan_of
-from ...sim.studies.plan import Option, PlanResult, plan, repriced
+from ...sim.studies.plan import plan
+from ...sim.studies.planned import Option, PlanResult, repriced
 from ..charts.cost import cost_bars, pareto, plan_rows
 from ..render_plan import answer_of, reasons
 from ..text import number, percent

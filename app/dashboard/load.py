@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ...sim.output.views import latency_rows, view_of
+from ...sim.output.view import view_of
+from ...sim.output.views import latency_rows
 from ...sim.studies.loadcurve import REPEAT, SHARES, load_curve
 from ...sim.studies.search import Probe, highest_rate
 from ..charts.load import load_curves, load_rows

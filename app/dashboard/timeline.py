@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from ...sim.output.chrometrace import write_trace
-from ...sim.output.views import limiter_time_rows, share_rows, timeline_rows, view_of, waterfall_rows
+from ...sim.output.view import view_of
+from ...sim.output.views import limiter_time_rows, share_rows, timeline_rows, waterfall_rows
 from ..charts.data import some
 from ..charts.requests import waterfall
 from ..charts.shares import limiter_over_time, shares_over_time

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from ...sim.output.views import cause_rows, latency_rows, limiter_rows, position_rows, view_of
+from ...sim.output.view import view_of
+from ...sim.output.views import cause_rows, latency_rows, limiter_rows, position_rows
 from ..charts.requests import itl_by_position, latencies
 from ..charts.shares import limiter_bars, share_bars
 from ..render import notes as notes_of

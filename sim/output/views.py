@@ -1,36 +1,18 @@
-"""A run as pictures need it: few rows, whatever its length, from a result at hand or a result directory.
-
-Time is cut into buckets. What a step lasted or moved is spread over the buckets that it overlaps, in proportion, so
-that the buckets sum to the run; of what stands at one level until the next event (queue, KV blocks) a bucket has its
-mean, least and largest value. Several replicas are added up.
-"""
+"""A run as rows for pictures: few of them, whatever its length; see ``buckets`` for how time is cut."""
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ...hwmodels.errors import MemboundError
-from ...hwmodels.plainjson import plain_json
 from ..books.record import CAUSES, LIMITERS
 from ..metrics.figures import NS_PER_S
-from .tables import position_table, requests_table
+from .buckets import Array, levels, spread, step_level, waiting_level
+from .view import BUCKETS, View
 
-if TYPE_CHECKING:
-    from .result import SimulationResult
-
-Array = npt.NDArray[Any]
-Columns = Mapping[str, Array]
 Row = dict[str, Any]
-
-BUCKETS = 240
 MONITORS: Mapping[str, str] = {
     "gpu_util": "kernel_busy_ns",
     "sm_active": "sm_active_ns",
@@ -38,203 +20,6 @@ MONITORS: Mapping[str, str] = {
     "dram_active": "dram_active_ns",
 }
 """What a monitoring tool shows -> column of ``steps.parquet``."""
-
-
-class ResultError(MemboundError):
-    """A folder that holds no result."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A run's tables.
-
-    Attributes
-    ----------
-    summary : the keys of ``summary.json``
-    requests : columns of ``requests.parquet``; times that never came are -1
-    steps : columns of ``steps.parquet``; None where they were not kept
-    positions : columns of ``itl_by_position.parquet``; None where they were not kept
-    replicas : engines that served side by side
-    """
-
-    summary: Mapping[str, Any]
-    requests: Columns
-    steps: Columns | None = None
-    positions: Columns | None = None
-    replicas: int = 1
-
-    @property
-    def start_ns(self) -> int:
-        """First arrival [ns]."""
-        return int(self.requests["arrival_ns"].min())
-
-    @property
-    def end_ns(self) -> int:
-        """Last token, or the end of the last step that started before it [ns]."""
-        return max(int(self.requests["last_token_ns"].max()), self.start_ns)
-
-    @property
-    def parts(self) -> int:
-        """Engines whose steps were kept: the replicas, or the parts of a split device, each of the same weight."""
-        if self.steps is None or "replica" not in self.steps:
-            return self.replicas
-        return max(self.replicas, len(np.unique(self.steps["replica"])))
-
-    def edges(self, buckets: int = BUCKETS) -> Array:
-        """Return the ends of equal buckets from first arrival to last token, shape (buckets + 1,) [ns]."""
-        return np.linspace(self.start_ns, max(self.end_ns, self.start_ns + 1), buckets + 1)
-
-
-def view_of(result: SimulationResult) -> View:
-    """Return the view of a run at hand; ``simulate(..., keep_steps=True)`` gives it steps."""
-    record = result.record
-    positions = position_table(record)
-    return View(
-        result.summary(),
-        columns_of_table(requests_table(record)),
-        record.steps,
-        None if positions is None else columns_of_table(positions),
-        record.setup.replicas,
-    )
-
-
-def read_view(folder: str | Path) -> View:
-    """Read the view of a result directory.
-
-    Raises
-    ------
-    ResultError : the folder is not there, holds no result, or one that cannot be read
-    """
-    path = Path(folder)
-    missing = [name for name in ("summary.json", "requests.parquet") if not os.path.isfile(path / name)]
-    if missing:
-        what = "is not there" if not os.path.exists(path) else f"lacks {missing[0]}"
-        raise ResultError(
-            f"result directory {str(folder)!r} {what}; allowed: a folder that `membound simulate --out` wrote"
-        )
-    try:
-        summary: object = plain_json((path / "summary.json").read_text(encoding="utf-8"))
-        facts_file = path / "provenance.json"
-        facts: object = plain_json(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
-        tables = {name: _read(path / f"{name}.parquet") for name in ("requests", "steps", "itl_by_position")}
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ResultError(f"result directory {str(folder)!r} cannot be read: {reason}") from error
-    if not isinstance(facts, dict) or not (
-        isinstance(summary, dict) and {"scenario", "verdict"} <= set(cast("dict[str, Any]", summary))
-    ):
-        raise ResultError(
-            f"result directory {str(folder)!r}: summary.json or provenance.json holds no result"
-        )
-    requests = tables["requests"]
-    assert requests is not None
-    if not len(requests["arrival_ns"]):
-        raise ResultError(f"result directory {str(folder)!r} has no request; allowed: one or more")
-    return View(
-        cast("dict[str, Any]", summary),
-        requests,
-        tables["steps"],
-        tables["itl_by_position"],
-        int(cast("dict[str, Any]", facts).get("replicas") or 1),
-    )
-
-
-def _read(path: Path) -> Columns | None:
-    if not path.is_file():
-        return None
-    return columns_of_table(importlib.import_module("pyarrow.parquet").read_table(path))
-
-
-def columns_of_table(table: Any) -> Columns:
-    """Return the columns of an Arrow table as arrays: missing whole numbers -1, other missing numbers NaN."""
-    pa = importlib.import_module("pyarrow")
-    found: dict[str, Array] = {}
-    for name in table.column_names:
-        column = table[name]
-        if column.null_count and pa.types.is_integer(column.type):
-            column = column.fill_null(-1)
-        if pa.types.is_dictionary(column.type):
-            found[name] = np.array(column.to_pylist(), dtype=object)
-        else:
-            found[name] = column.to_numpy()
-    return found
-
-
-# -- time -----------------------------------------------------------------------------------------------------------
-
-
-def spread(steps: Columns, column: str, edges: Array) -> Array:
-    """Return a column of steps summed by bucket; a step that overlaps several is cut in proportion.
-
-    Parameters
-    ----------
-    steps : ``start_ns``, ``duration_ns``, ``column``, and ``replica`` where there are several
-    edges : ends of the buckets, shape (buckets + 1,) [ns]
-    """
-    total = np.zeros(len(edges) - 1)
-    for which in _replicas(steps):
-        start, duration = steps["start_ns"][which], steps["duration_ns"][which]
-        sums = np.concatenate(([0.0], np.cumsum(steps[column][which], dtype=np.float64)))
-        times = np.stack((start, start + duration), axis=1).ravel()
-        levels = np.stack((sums[:-1], sums[1:]), axis=1).ravel()
-        total += np.diff(np.interp(edges, times, levels))
-    return total
-
-
-def levels(times: Array, values: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """Return least, mean and largest value of a level by bucket; it stands at ``values[i]`` from ``times[i]`` on.
-
-    Parameters
-    ----------
-    times : in ascending order, the first not after ``edges[0]``, shape (n,) [ns]
-    values : shape (n,)
-    edges : ends of the buckets, shape (buckets + 1,) [ns]
-    """
-    until = np.append(times[1:], max(float(edges[-1]), float(times[-1])))
-    integral = np.concatenate(([0.0], np.cumsum(values * (until - times), dtype=np.float64)))
-    mean = np.diff(np.interp(edges, np.append(times, until[-1]), integral)) / np.diff(edges)
-    first = np.maximum(np.searchsorted(times, edges[:-1], side="right") - 1, 0)
-    last = np.maximum(np.searchsorted(times, edges[1:], side="left"), first + 1)
-    pairs = np.stack((first, last), axis=1).ravel()
-    padded = np.append(values, values[-1])
-    return np.minimum.reduceat(padded, pairs)[::2], mean, np.maximum.reduceat(padded, pairs)[::2]
-
-
-def step_level(steps: Columns, column: str) -> tuple[Array, Array]:
-    """Return a level that stands during each step and is 0 between steps, summed over replicas: times and values."""
-    changes: list[tuple[Array, Array]] = []
-    for which in _replicas(steps):
-        start, values = steps["start_ns"][which], steps[column][which]
-        end = start + steps["duration_ns"][which]
-        gap = np.append(end[:-1] < start[1:], True)
-        times = np.concatenate((start, end[gap]))
-        order = np.argsort(times, kind="stable")
-        stands = np.concatenate((values, np.zeros(int(gap.sum()), dtype=values.dtype)))[order]
-        changes.append((times[order], np.diff(stands, prepend=0)))
-    return _summed(changes)
-
-
-def _summed(changes: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    times = np.concatenate([each[0] for each in changes])
-    order = np.argsort(times, kind="stable")
-    return times[order], np.cumsum(np.concatenate([each[1] for each in changes])[order])
-
-
-def _replicas(steps: Columns) -> list[Array]:
-    if "replica" not in steps:
-        return [np.arange(len(steps["start_ns"]))]
-    return [np.flatnonzero(steps["replica"] == each) for each in np.unique(steps["replica"])]
-
-
-def waiting_level(requests: Columns) -> tuple[Array, Array]:
-    """Return the number of requests that have arrived and were never scheduled: times and values [requests]."""
-    served = requests["first_scheduled_ns"] >= 0
-    arrived, scheduled = requests["arrival_ns"][served], requests["first_scheduled_ns"][served]
-    ones = np.ones(len(arrived), dtype=np.int64)
-    return _summed([(np.sort(arrived), ones), (np.sort(scheduled), -ones)])
-
-
-# -- rows -----------------------------------------------------------------------------------------------------------
 
 
 def share_rows(view: View, buckets: int = BUCKETS) -> list[Row]:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...hwmodels.errors import CapacityError, MemboundError
-from ...hwmodels.notebook import data_frame, html, html_table
 from ..run import size_pool, step_model
 from ..scenario.resolve import ResolvedScenario
 from ..scenario.schema import Scenario
 from .backends import run_tasks
 from .capacity_plan import CapacityPlan
+from .planned import Option, PlanResult, cost_of, least_cost, price_of, priced, rank_of, with_front
 from .point import digest, metrics_of
 from .search import FASTEST, HEADROOM, Capacity, at_rate, highest_rate, probe
 
@@ -26,149 +26,6 @@ AT_ONCE = 4
 """Configurations that are searched side by side, whatever the number of workers: it decides what is searched."""
 SURE_FOR = 3
 """Best configurations for which the chance to meet the SLO is drawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One configuration of a plan.
-
-    Attributes
-    ----------
-    settings : leaf to value
-    gpus_per_replica : GPUs of one replica
-    usd_per_gpu_hour : what one costs [USD/h]; None where it has no price
-    ceiling_per_s : requests that a replica completes a second with all at once, the drain included [requests/s]
-    rate_per_s : highest rate of one replica within the SLO [requests/s]; None where it was not searched
-    rate_span : between which rates that lies [requests/s]
-    replicas : needed for the load; None where not known
-    usd_per_million_output_tokens, usd_per_hour : cost at the load [USD]
-    tokens_per_s_per_user : reciprocal of the mean TPOT at the load of one replica [tokens/s]
-    tokens_per_s_per_gpu : output at the load of one replica [tokens/s]
-    meets_slo_probability : that the SLO holds at that load, over what is not known of hardware and requests
-    level : how well the least known kernel is known
-    metrics : dotted name in ``summary.json`` -> value, of a replica at the highest rate
-    pareto : nobody else has both more tokens a second for a user and more for a GPU
-    reason : why it cannot serve, or was not searched; empty where it was
-    hash : of everything the figures depend on
-    """
-
-    settings: Mapping[str, Any]
-    gpus_per_replica: int = 1
-    usd_per_gpu_hour: float | None = None
-    ceiling_per_s: float | None = None
-    rate_per_s: float | None = None
-    rate_span: tuple[float, float] | None = None
-    replicas: int | None = None
-    usd_per_million_output_tokens: float | None = None
-    usd_per_hour: float | None = None
-    tokens_per_s_per_user: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    meets_slo_probability: float | None = None
-    level: str | None = None
-    metrics: Mapping[str, float | None] | None = None
-    pareto: bool = False
-    reason: str = ""
-    hash: str = ""
-
-    @property
-    def gpus(self) -> int | None:
-        """GPUs needed for the load; None where not known."""
-        return None if self.replicas is None else self.replicas * self.gpus_per_replica
-
-    @property
-    def joule_per_output_token(self) -> float | None:
-        """Energy of all boards by output token of a replica at its highest rate [J]; None where not known."""
-        return (self.metrics or {}).get("energy.joule_per_output_token")
-
-    @property
-    def serves(self) -> bool:
-        """Whether it was found to serve the load within the SLO."""
-        return self.replicas is not None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanResult:
-    """The configurations of a plan, the cheapest that serves first.
-
-    Attributes
-    ----------
-    name : the plan's
-    rate_per_s : the load [requests/s]
-    options : those that serve, by cost; then those that were not searched; then those that cannot
-    runs : how many simulations it took
-    draws : draws behind each probability
-    """
-
-    name: str
-    rate_per_s: float
-    options: tuple[Option, ...]
-    runs: int
-    draws: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data (``plan --format json``)."""
-        return {
-            "name": self.name,
-            "rate_per_s": self.rate_per_s,
-            "runs": self.runs,
-            "draws": self.draws,
-            "points": [_plain(rank, option) for rank, option in enumerate(self.options, 1)],
-        }
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row a configuration: its settings and figures, without the metrics of its run."""
-        return [
-            {
-                **point["settings"],
-                **{key: value for key, value in point.items() if not isinstance(value, dict)},
-            }
-            for point in self.to_dict()["points"]
-        ]
-
-    def to_pandas(self) -> Any:
-        """Return ``rows()`` as a ``pandas.DataFrame``."""
-        return data_frame(self.rows())
-
-    def _repr_html_(self) -> str:
-        """Show the configurations that serve, the cheapest first."""
-        rows = [
-            [
-                ", ".join(map(str, each.settings.values())),
-                each.gpus,
-                each.usd_per_hour,
-                each.usd_per_million_output_tokens,
-                each.tokens_per_s_per_user,
-                each.meets_slo_probability,
-            ]
-            for each in self.options
-            if each.serves
-        ]
-        header = ["", "GPUs", "USD/h", "USD/M output tok", "output tok/s/user", "sure"]
-        return html(f"{self.name}: {self.rate_per_s:g} requests/s", html_table(header, rows))
-
-
-def _plain(rank: int, option: Option) -> dict[str, Any]:
-    return {
-        "rank": rank if option.serves else None,
-        "settings": dict(option.settings),
-        "metrics": dict(option.metrics or {}),
-        "interval": {"rate_per_s": list(option.rate_span)} if option.rate_span else {},
-        "level": option.level,
-        "hash": option.hash,
-        "meets_slo_probability": option.meets_slo_probability,
-        "gpus": option.gpus,
-        "replicas": option.replicas,
-        "gpus_per_replica": option.gpus_per_replica,
-        "rate_per_s_per_replica": option.rate_per_s,
-        "ceiling_per_s_per_replica": option.ceiling_per_s,
-        "usd_per_million_output_tokens": option.usd_per_million_output_tokens,
-        "usd_per_hour": option.usd_per_hour,
-        "joule_per_output_token": option.joule_per_output_token,
-        "tokens_per_s_per_user": option.tokens_per_s_per_user,
-        "tokens_per_s_per_gpu": option.tokens_per_s_per_gpu,
-        "pareto": option.pareto,
-        "reason": option.reason or None,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +80,7 @@ def plan(
             progress(done, 2 * count)
     order = sorted(
         (at for at in range(count) if looked[at].ceiling_per_s),
-        key=lambda at: (_least_cost(looked[at], asked.rate_per_s), at),
+        key=lambda at: (least_cost(looked[at], asked.rate_per_s), at),
     )
     while order:
         batch, order = order[:AT_ONCE], order[AT_ONCE:]
@@ -242,13 +99,13 @@ def plan(
             looked[at] = replace(looked[at], reason="not searched: it cannot be cheaper than the best")
         if progress is not None:
             progress(count + count - len(order), 2 * count)
-    ranked = sorted(range(count), key=lambda at: _rank(looked[at], asked.rate_per_s))
+    ranked = sorted(range(count), key=lambda at: rank_of(looked[at], asked.rate_per_s))
     best = [at for at in ranked if looked[at].serves][:SURE_FOR] if draws else []
     for at, sure in zip(best, _chances(best, looked, asked, draws, where), strict=True):
         looked[at] = replace(looked[at], meets_slo_probability=sure)
     if progress is not None:
         progress(2 * count, 2 * count)
-    options = _with_front([looked[at] for at in ranked])
+    options = with_front([looked[at] for at in ranked])
     return PlanResult(asked.name, asked.rate_per_s, tuple(options), runs + len(best) * draws, draws)
 
 
@@ -331,21 +188,9 @@ def chance(task: _Task) -> float:
     return float(betaincc(good + 0.5, n - good + 0.5, task.scenario.slo.attainment))
 
 
-def _least_cost(option: Option, load: float) -> tuple[bool, float]:
-    """Return the least that the load can cost, at a rate that nobody reaches; see ``_cost``."""
-    replicas = math.ceil(load / (HEADROOM * option.ceiling_per_s)) if option.ceiling_per_s else math.inf
-    return _price(option, max(replicas, 1) * option.gpus_per_replica)
-
-
-def _price(option: Option, gpus: float) -> tuple[bool, float]:
-    """Return what so many GPUs cost [USD/h]; those without a price come last, by their number."""
-    unpriced = option.usd_per_gpu_hour is None
-    return unpriced, gpus * (option.usd_per_gpu_hour or (1.0 if unpriced else 0.0))
-
-
 def _beaten_by(options: Sequence[Option], load: float) -> tuple[bool, float] | None:
     """Return the cost that the next configuration must not exceed to be among the best few; None: any."""
-    costs = sorted(_cost(option, load) for option in options if option.serves)
+    costs = sorted(cost_of(option, load) for option in options if option.serves)
     return costs[TOP - 1] if len(costs) >= TOP else None
 
 
@@ -353,15 +198,11 @@ def _worth(option: Option, cost: tuple[bool, float] | None, load: float) -> floa
     """Return the rate at which a replica makes a configuration as cheap as ``cost`` [requests/s]; 0: any."""
     if cost is None:
         return 0.0
-    (unpriced, most), (mine, one) = cost, _price(option, option.gpus_per_replica)
+    (unpriced, most), (mine, one) = cost, price_of(option, option.gpus_per_replica)
     if mine != unpriced:
         return math.inf if mine else 0.0
     replicas = math.floor(most / one + 1e-9) if one else math.inf
     return load / replicas if replicas else math.inf
-
-
-def _cost(option: Option, load: float) -> tuple[bool, float]:
-    return _price(option, option.gpus) if option.gpus is not None else _least_cost(option, load)
 
 
 def _costed(option: Option, found: Capacity, asked: CapacityPlan, worth: float) -> Option:
@@ -385,52 +226,7 @@ def _costed(option: Option, found: Capacity, asked: CapacityPlan, worth: float) 
         level=found.best.summary["confidence"]["level"],
         metrics=metrics,
     )
-    return _priced(served, asked.rate_per_s, option.usd_per_gpu_hour)
-
-
-def outputs_per_s(option: Option, load: float) -> float | None:
-    """Return how many output tokens a second a load makes on a configuration that serves it [tokens/s]."""
-    if option.metrics is None:
-        return None
-    per_request = (option.metrics["throughput.output_tokens_per_s"] or 0.0) / (
-        option.metrics["throughput.requests_per_s"] or 1.0
-    )
-    return load * per_request
-
-
-def _priced(option: Option, load: float, usd_per_gpu_hour: float | None) -> Option:
-    """Return a configuration at a price [USD/h]."""
-    outputs = outputs_per_s(option, load)
-    usd = None if usd_per_gpu_hour is None or option.gpus is None else usd_per_gpu_hour * option.gpus
-    return replace(
-        option,
-        usd_per_gpu_hour=usd_per_gpu_hour,
-        usd_per_hour=usd,
-        usd_per_million_output_tokens=None if usd is None or not outputs else usd / outputs / 3600 * 1e6,
-    )
-
-
-def repriced(found: PlanResult, prices: Mapping[str, float]) -> PlanResult:
-    """Return a plan at other prices, ranked anew; of an exhaustive plan, for others were searched by the old ones.
-
-    Parameters
-    ----------
-    found : the plan
-    prices : device to price of a GPU hour; others keep theirs [USD/h]
-    """
-    moved = [
-        _priced(
-            option, found.rate_per_s, prices.get(str(option.settings.get("device")), option.usd_per_gpu_hour)
-        )
-        for option in found.options
-    ]
-    ranked = sorted(moved, key=lambda option: _rank(option, found.rate_per_s))
-    return replace(found, options=tuple(ranked))
-
-
-def _rank(option: Option, load: float) -> tuple[int, tuple[bool, float], float]:
-    order = 0 if option.serves else 1 if option.ceiling_per_s and option.rate_per_s is None else 2
-    return order, _cost(option, load), -(option.rate_per_s or 0.0) / option.gpus_per_replica
+    return priced(served, asked.rate_per_s, option.usd_per_gpu_hour)
 
 
 def _chances(
@@ -455,14 +251,3 @@ def _chances(
     return [
         sum(found[position * draws + draw] for draw in range(draws)) / draws for position in range(len(best))
     ]
-
-
-def _with_front(options: Sequence[Option]) -> list[Option]:
-    """Mark the options that no other beats in tokens a second both for a user and for a GPU."""
-    known = [(o.tokens_per_s_per_user or 0.0, o.tokens_per_s_per_gpu or 0.0) for o in options]
-
-    def beaten(at: int) -> bool:
-        user, gpu = known[at]
-        return any(u >= user and g >= gpu and (u, g) != (user, gpu) for u, g in known)
-
-    return [replace(option, pareto=option.serves and not beaten(at)) for at, option in enumerate(options)]

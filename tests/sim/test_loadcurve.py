@@ -9,7 +9,8 @@ from membound.sim.scenario import Scenario, parse_scenario
 from membound.sim.scenario.resolve import resolve
 from membound.sim.studies.capacity_plan import plan_of
 from membound.sim.studies.loadcurve import RATE, load_curve
-from membound.sim.studies.plan import plan, repriced
+from membound.sim.studies.plan import plan
+from membound.sim.studies.planned import repriced
 from membound.sim.studies.point import digest
 from membound.sim.studies.search import highest_rate
 from membound.sim.studies.study import StudyError

@@ -9,7 +9,8 @@ import membound as mb
 import pytest
 from membound.sim.scenario import Scenario
 from membound.sim.studies.capacity_plan import load_plan
-from membound.sim.studies.plan import Option, _with_front, plan
+from membound.sim.studies.plan import plan
+from membound.sim.studies.planned import Option, with_front
 from membound.sim.studies.search import Probe, at_rate, highest_rate, probe
 
 BASE = """\
@@ -144,7 +145,7 @@ def test_the_front_is_what_nobody_beats_in_both():
     def option(user: float, gpu: float) -> Option:
         return Option({}, replicas=1, tokens_per_s_per_user=user, tokens_per_s_per_gpu=gpu)
 
-    marked = _with_front([option(1, 9), option(5, 5), option(4, 4), option(9, 1)])
+    marked = with_front([option(1, 9), option(5, 5), option(4, 4), option(9, 1)])
     assert [each.pareto for each in marked] == [True, True, False, True]
 
 
