@@ -23,8 +23,8 @@ from .precision import Quantization, QuantizationLike
 from .routing import Routing, Zipf
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
-from .steptypes import StepDevice, StepEngine, as_phase, chip_of, phases_of
-from .timing.form import KERNEL_TIME_FIELDS, KernelTime
+from .steptypes import StepDevice, StepEngine, as_phase, chip_of, demanded, phases_of
+from .timing.form import KERNEL_TIME_FIELDS, Demands, KernelTime
 from .timing.hop import Network
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokenphases import TokenPhases
@@ -221,24 +221,23 @@ class StepModel:
         A fixed time that both would have is charged once, as in ``mixed_seconds``.
         """
         longest_chunk = max((chunk[0] for chunk in prefill), default=0)
-        total = KernelTime()
+        total = Demands()
         kernels: list[Phase] = []
         for number, kind in enumerate(self.kinds):
-            factor = self._mixed_factor(kind, longest_chunk)
-            chunks, decodes, fixed = kind.prefill.time(prefill), KernelTime(), KernelTime()
+            chunks, decodes = kind.prefill.demands(prefill), Demands()
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
                 terms = kind.terms(n_decode, kind.span(n_decode, x, most))
-                t0, terms = float(terms.t0), replace(terms, t0=0.0)
-                decodes = terms.time(float(x)).times(factor)
-                fixed = KernelTime(latency=max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
+                t0 = float(terms.t0)
+                fixed = Demands(max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
+                decodes = fixed.then(terms.demands(float(x)), self._mixed_factor(kind, longest_chunk))
             count = float(kind.count)
             if self.by_kernel:
-                kernels.append(as_phase(f"prefill attention {number}", chunks.times(count)))
-                kernels.append(as_phase(f"decode attention {number}", (decodes + fixed).times(count)))
+                kernels.append(demanded(f"prefill attention {number}", Demands().then(chunks, count)))
+                kernels.append(demanded(f"decode attention {number}", Demands().then(decodes, count)))
             else:
-                total = total + (chunks + decodes + fixed).times(count)
-        return kernels if self.by_kernel else [as_phase("attention", total)]
+                total = total.then(chunks.then(decodes), count)
+        return kernels if self.by_kernel else [demanded("attention", total)]
 
     def padded(self, m: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what each token count is padded to: the next capture size; itself above the largest."""

@@ -21,6 +21,7 @@ import numpy as np
 from .form import (
     MICRO,
     Chip,
+    Demands,
     KernelTime,
     LaneLike,
     Value,
@@ -262,6 +263,13 @@ class DecodeTerms:
     def seconds(self, x: Value) -> Value:
         """Return the whole call, ``t0`` included [s]."""
         return self.t0 + self.body(x) + self.extra
+
+    def demands(self, x: float) -> Demands:
+        """Return the call without ``t0``, and what it takes of HBM and of the units, at one summed context [s]."""
+        body = float(self.body(x))
+        memory = float(x * self.memory_slope + self.memory_fixed)
+        split = float(self.split_memory)
+        return Demands(body + float(self.split_latency) + split, memory + split, body * float(self.held))
 
     def time(self, x: Value) -> KernelTime:
         """Return the whole call split by cause."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +130,22 @@ class KernelTime:
 
 
 KERNEL_TIME_FIELDS: Final = tuple(KernelTime.__dataclass_fields__)
+
+
+class Demands(NamedTuple):
+    """Seconds of one kernel and what it takes of the shared resources, as in ``KernelTime``, in plain numbers [s]."""
+
+    seconds: float = 0.0
+    hbm: float = 0.0
+    compute: float = 0.0
+
+    def then(self, other: Demands, factor: float = 1.0) -> Demands:
+        """Return the demands of this kernel and, after it, of ``factor`` others."""
+        return Demands(
+            self.seconds + factor * other.seconds,
+            self.hbm + factor * other.hbm,
+            self.compute + factor * other.compute,
+        )
 
 
 def pn(a: Value, b: Value, q: float) -> Value:

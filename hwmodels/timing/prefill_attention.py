@@ -12,13 +12,13 @@ parameter of the lane and 1 by default.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .form import MICRO, Array, Chip, KernelTime, LaneLike, Value, pn, power_shares, soft_waves
+from .form import MICRO, Array, Chip, Demands, KernelTime, LaneLike, Value, pn, power_shares, soft_waves
 
 _TILE = 128
 _KEYS = 128.0
@@ -206,7 +206,17 @@ class PrefillForm:
     cache_bytes: float = 0.0
 
     def body(self, chunks: Iterable[tuple[int, int]]) -> float:
-        """Return one kernel's time without ``t0``, for chunks of (new, cached) tokens; 0 for none [s].
+        """Return one kernel's time without ``t0``, for chunks of (new, cached) tokens; 0 for none [s]."""
+        kernel, copies, _, _ = self._one(chunks)
+        return kernel + copies
+
+    def demands(self, chunks: Iterable[tuple[int, int]]) -> Demands:
+        """Return one kernel's time, ``t0`` included, and what it takes of HBM and units; nothing for none [s]."""
+        kernel, copies, moved, held = self._one(chunks)
+        return Demands(self.params.t0 + copies + kernel, moved, kernel * held) if held else Demands()
+
+    def _one(self, chunks: Iterable[tuple[int, int]]) -> tuple[float, float, float, float]:
+        """Return a kernel's time [s], that of its copies [s], of its bytes from HBM [s], and the share of units held.
 
         The same sums as ``time_many``, in plain numbers: a step has one or two chunks, where arrays cost ten
         times more.
@@ -235,27 +245,23 @@ class PrefillForm:
             pairs += new * (cached + new)
             last = max(last, most)
         if not tiles:
-            return 0.0
+            return 0.0, 0.0, 0.0, 0.0
         w = tiles / self.slots
         waves = (1.0 - p.wq) * max(w, 1.0) + p.wq * math.ceil(w)
         fixed = p.k0 * self.per_key + p.tt
         tile_time = max(waves * (work / tiles * self.per_key + fixed), last * self.per_key + fixed)
         fresh = rows * (shape.kv_bytes_per_key + self.io_bytes)
+        t_cached = 0.0
         if self.cache_bytes:
             resident = 1.0 / (1.0 + (fresh / self.cache_bytes) ** 3)
+            t_cached = fresh * self.seconds_per_byte * resident / p.l2b
             fresh *= 1.0 - resident + resident / p.l2b
         t_memory = (fresh + (keys_read - rows) * shape.kv_bytes_per_key) * self.seconds_per_byte
         if shape.score_bytes_per_pair:
             t_memory += pairs * shape.score_bytes_per_pair * self.seconds_per_byte
         copies = p.tq if p.single and rows == count > 1 and kv_heads > 1 else 0.0
-        return (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q) + copies
-
-    def time(self, chunks: Sequence[tuple[int, int]]) -> KernelTime:
-        """Return the kernel's time split by cause, ``t0`` included [s]."""
-        if not chunks:
-            return KernelTime()
-        new, cached = np.array(chunks, dtype=np.float64).T
-        return self.time_many(new, cached, np.zeros(1, dtype=np.int64))
+        kernel = (tile_time**p.q + t_memory**p.q) ** (1.0 / p.q)
+        return kernel, copies, t_memory - t_cached, min(w, 1.0)
 
     def time_many(self, new: Array, cached: Array, starts: NDArray[np.int64]) -> KernelTime:
         """Return the times of many kernels at once, split by cause, ``t0`` included [s].

@@ -126,6 +126,10 @@ def test_decode_causes_add_up(batch: int, longest: int) -> None:
     time = terms.time(x)
     assert sum(float(getattr(time, cause)) for cause in CAUSES) == pytest.approx(terms.seconds(x), rel=1e-9)
     assert float(time.hbm_demand) <= terms.seconds(x)
+    demands = terms.demands(x)
+    assert terms.t0 + demands.seconds == pytest.approx(terms.seconds(x), rel=1e-12)
+    assert demands.hbm == pytest.approx(time.hbm_demand, rel=1e-12)
+    assert demands.compute == pytest.approx(time.compute_demand, rel=1e-12)
 
 
 def test_a_warm_cache_answers_faster_while_it_fits() -> None:
@@ -172,8 +176,13 @@ def test_prefill_numbers_are_the_same_one_by_one_and_as_arrays(
 ) -> None:
     lane = replace(PREFILL, packed=False, single=True, tile=64, tq=8e-6) if flash2 else PREFILL
     form = prefill_form(H100, lane, prefill_shape(40, 8, 128, window=window))
-    time = form.time(chunks)
+    new, cached = np.array(chunks, dtype=np.float64).T
+    time = form.time_many(new, cached, np.zeros(1, dtype=np.int64))
+    demands = form.demands(chunks)
     assert whole(time) == pytest.approx(PREFILL.t0 + form.body(chunks), rel=1e-12)
+    assert demands.seconds == pytest.approx(whole(time), rel=1e-12)
+    assert demands.hbm == pytest.approx(float(np.sum(time.hbm_demand)), rel=1e-9)
+    assert demands.compute == pytest.approx(float(np.sum(time.compute_demand)), rel=1e-12)
     assert sum(float(np.sum(getattr(time, cause))) for cause in CAUSES) == pytest.approx(
         whole(time), rel=1e-9
     )
