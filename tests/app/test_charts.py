@@ -10,6 +10,7 @@ import membound as mb
 import numpy as np
 import pytest
 from membound.sim.books.record import CAUSES, LIMITERS
+from membound.sim.output import view as view_tables
 from membound.sim.output import views
 
 pytest.importorskip("altair", reason="draws charts")
@@ -18,8 +19,8 @@ from membound.app.charts import requests as of_requests
 
 
 @pytest.fixture(scope="module")
-def view() -> views.View:
-    return views.view_of(mb.simulate(scenario(), keep_steps=True))
+def view() -> view_tables.View:
+    return view_tables.view_of(mb.simulate(scenario(), keep_steps=True))
 
 
 def scenario() -> mb.Scenario:
@@ -71,7 +72,7 @@ def effects() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def every_chart(view: views.View) -> dict[str, Callable[[], Any]]:
+def every_chart(view: view_tables.View) -> dict[str, Callable[[], Any]]:
     summaries = {"A": view.summary, "B": view.summary}
     pairs = [{"measured": 9.0 + n, "predicted": 10.0 + n, "group": "TTFT", "label": "x"} for n in range(3)]
     return {
@@ -106,7 +107,7 @@ def parts(spec: Any) -> Iterator[dict[str, Any]]:
             yield from parts(value)
 
 
-def test_every_chart_is_valid_and_has_few_marks_and_axes_with_titles(view: views.View):
+def test_every_chart_is_valid_and_has_few_marks_and_axes_with_titles(view: view_tables.View):
     for name, make in every_chart(view).items():
         spec = make().to_dict()  # held against Vega-Lite's schema
         assert sum(len(rows) for rows in spec["datasets"].values()) <= data.MAX_MARKS, name
@@ -120,7 +121,7 @@ def test_every_chart_is_valid_and_has_few_marks_and_axes_with_titles(view: views
         assert all(any(unit in title for unit in units) for title in measured), (name, measured)
 
 
-def test_charts_of_tokens_say_which_tokens(view: views.View):
+def test_charts_of_tokens_say_which_tokens(view: view_tables.View):
     for name in ("ITL by position", "batch curve", "Pareto", "cost", "load", "timeline"):
         text = json.dumps(every_chart(view)[name]().to_dict())
         assert any(kind in text for kind in ("output token", "computed tokens", "per output")), name

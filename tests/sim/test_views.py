@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from membound.sim.output import views
+from membound.sim.output import buckets, views
+from membound.sim.output import view as view_tables
 
 CROWDED = {
     "device": "h100_sxm",
@@ -37,11 +38,11 @@ def result(request: pytest.FixtureRequest) -> mb.SimulationResult:
 
 
 @pytest.fixture(scope="module")
-def view(result: mb.SimulationResult) -> views.View:
-    return views.view_of(result)
+def view(result: mb.SimulationResult) -> view_tables.View:
+    return view_tables.view_of(result)
 
 
-def test_shares_over_time_sum_to_one_in_every_bucket_and_to_the_summary_over_all(view: views.View):
+def test_shares_over_time_sum_to_one_in_every_bucket_and_to_the_summary_over_all(view: view_tables.View):
     rows = views.share_rows(view, buckets=50)
     for start in {row["t_s"] for row in rows}:
         assert sum(row["share"] for row in rows if row["t_s"] == start) == pytest.approx(1.0, abs=1e-9)
@@ -50,14 +51,14 @@ def test_shares_over_time_sum_to_one_in_every_bucket_and_to_the_summary_over_all
         assert mean == pytest.approx(share, abs=1e-6)
 
 
-def test_monitors_over_time_average_to_the_summary(view: views.View):
+def test_monitors_over_time_average_to_the_summary(view: view_tables.View):
     rows = views.monitor_rows(view, buckets=50)
     for name in views.MONITORS:
         mean = sum(row["share"] for row in rows if row["monitor"] == name) / 50
         assert mean == pytest.approx(view.summary["utilization"][name], abs=1e-6)
 
 
-def test_limiter_over_time_sums_to_the_summary(view: views.View):
+def test_limiter_over_time_sums_to_the_summary(view: view_tables.View):
     rows = views.limiter_time_rows(view, buckets=40)
     busy = 1.0 - view.summary["time_share"]["idle"]
     for name, share in view.summary["limiter"].items():
@@ -73,7 +74,7 @@ def test_steps_keep_every_preemption(result: mb.SimulationResult):
         assert result.summary()["kv"]["preemptions"] > 0
 
 
-def test_the_timeline_shows_queue_and_pool_at_their_highest(view: views.View):
+def test_the_timeline_shows_queue_and_pool_at_their_highest(view: view_tables.View):
     panels = views.timeline_rows(view, buckets=30)
     assert view.steps is not None
     used = max(row["high"] for row in panels["kv"] if row["series"] == "used")
@@ -85,7 +86,7 @@ def test_the_timeline_shows_queue_and_pool_at_their_highest(view: views.View):
     assert tokens == pytest.approx(float(view.steps["prefill_tokens"].sum()), rel=1e-9)
 
 
-def test_requests_live_through_their_phases_without_a_gap(view: views.View):
+def test_requests_live_through_their_phases_without_a_gap(view: view_tables.View):
     rows = views.waterfall_rows(view, requests=20)
     assert len({row["request"] for row in rows}) == 20
     for number in {row["request"] for row in rows}:
@@ -97,7 +98,7 @@ def test_requests_live_through_their_phases_without_a_gap(view: views.View):
                 assert decode["start_s"] <= row["start_s"] < row["end_s"] <= decode["end_s"]
 
 
-def test_gaps_by_position_average_to_the_mean(view: views.View):
+def test_gaps_by_position_average_to_the_mean(view: view_tables.View):
     rows = views.position_rows(view)
     count = sum(row["emissions"] for row in rows)
     mean = sum(row["itl_ms"] * row["emissions"] for row in rows) / count
@@ -105,9 +106,11 @@ def test_gaps_by_position_average_to_the_mean(view: views.View):
         assert mean == pytest.approx(view.summary["latency"]["itl_s"]["mean"] * 1e3, rel=1e-9)
 
 
-def test_a_folder_shows_what_the_run_showed(tmp_path: Path, result: mb.SimulationResult, view: views.View):
+def test_a_folder_shows_what_the_run_showed(
+    tmp_path: Path, result: mb.SimulationResult, view: view_tables.View
+):
     result.write(tmp_path / "out")
-    again = views.read_view(tmp_path / "out")
+    again = view_tables.read_view(tmp_path / "out")
     for rows in (
         views.share_rows,
         views.monitor_rows,
@@ -119,8 +122,8 @@ def test_a_folder_shows_what_the_run_showed(tmp_path: Path, result: mb.Simulatio
     assert views.timeline_rows(again) == views.timeline_rows(view)
 
 
-def test_a_run_without_steps_shows_what_it_can(result: mb.SimulationResult, view: views.View):
-    bare = views.View(view.summary, view.requests)
+def test_a_run_without_steps_shows_what_it_can(result: mb.SimulationResult, view: view_tables.View):
+    bare = view_tables.View(view.summary, view.requests)
     assert views.share_rows(bare) == views.monitor_rows(bare) == views.position_rows(bare) == []
     assert list(views.timeline_rows(bare)) == ["requests"]
     assert {row["phase"] for row in views.waterfall_rows(bare)} >= {"prefill", "decode"}
@@ -131,8 +134,8 @@ def test_a_folder_without_a_result_is_named(tmp_path: Path, make: bool, said: st
     folder = tmp_path / "nothing"
     if make:
         folder.mkdir()
-    with pytest.raises(views.ResultError, match=said):
-        views.read_view(folder)
+    with pytest.raises(view_tables.ResultError, match=said):
+        view_tables.read_view(folder)
 
 
 @given(
@@ -147,7 +150,7 @@ def test_levels_by_bucket_are_those_of_every_moment(
     times = np.cumsum([0, *gaps[1:]])
     level = np.array(values[: len(times)])
     edges = np.linspace(0, length * buckets, buckets + 1)
-    low, mean, high = views.levels(times, level, edges)
+    low, mean, high = buckets.levels(times, level, edges)
     moments: Any = np.arange(length * buckets)
     stands = level[np.searchsorted(times, moments, side="right") - 1].reshape(buckets, length)
     assert mean == pytest.approx(stands.mean(axis=1))
@@ -171,15 +174,17 @@ def test_what_steps_moved_is_kept_however_it_is_cut(lasts: list[int], idle: list
     }
     two["replica"] = np.repeat([0, 1], len(start))
     edges = np.linspace(0, start[-1] + durations[-1], 8)
-    assert views.spread(two, "moved", edges).sum() == pytest.approx(two["moved"].sum())
-    assert views.spread(two, "duration_ns", edges) == pytest.approx(
-        2 * views.spread({name: values[: len(start)] for name, values in two.items()}, "duration_ns", edges)
+    assert buckets.spread(two, "moved", edges).sum() == pytest.approx(two["moved"].sum())
+    assert buckets.spread(two, "duration_ns", edges) == pytest.approx(
+        2 * buckets.spread({name: values[: len(start)] for name, values in two.items()}, "duration_ns", edges)
     )
 
 
 def test_shares_of_a_split_device_sum_to_one():
     split = {**DRAFTED, "speculative": None, "compute_split": {"prefill": 0.6, "decode": 0.4}}
     split["workload"] = {**CROWDED["workload"], "requests": 40}
-    rows = views.share_rows(views.view_of(mb.simulate(mb.Scenario.model_validate(split), keep_steps=True)), 7)
+    rows = views.share_rows(
+        view_tables.view_of(mb.simulate(mb.Scenario.model_validate(split), keep_steps=True)), 7
+    )
     for start in {row["t_s"] for row in rows}:
         assert sum(row["share"] for row in rows if row["t_s"] == start) == pytest.approx(1.0, abs=1e-9)
