@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from membound.sim.output import buckets, views
 from membound.sim.output import view as view_tables
+from membound.sim.output import views
+from membound.sim.output.buckets import levels, spread
 
 CROWDED = {
     "device": "h100_sxm",
@@ -150,7 +151,7 @@ def test_levels_by_bucket_are_those_of_every_moment(
     times = np.cumsum([0, *gaps[1:]])
     level = np.array(values[: len(times)])
     edges = np.linspace(0, length * buckets, buckets + 1)
-    low, mean, high = buckets.levels(times, level, edges)
+    low, mean, high = levels(times, level, edges)
     moments: Any = np.arange(length * buckets)
     stands = level[np.searchsorted(times, moments, side="right") - 1].reshape(buckets, length)
     assert mean == pytest.approx(stands.mean(axis=1))
@@ -174,9 +175,9 @@ def test_what_steps_moved_is_kept_however_it_is_cut(lasts: list[int], idle: list
     }
     two["replica"] = np.repeat([0, 1], len(start))
     edges = np.linspace(0, start[-1] + durations[-1], 8)
-    assert buckets.spread(two, "moved", edges).sum() == pytest.approx(two["moved"].sum())
-    assert buckets.spread(two, "duration_ns", edges) == pytest.approx(
-        2 * buckets.spread({name: values[: len(start)] for name, values in two.items()}, "duration_ns", edges)
+    assert spread(two, "moved", edges).sum() == pytest.approx(two["moved"].sum())
+    assert spread(two, "duration_ns", edges) == pytest.approx(
+        2 * spread({name: values[: len(start)] for name, values in two.items()}, "duration_ns", edges)
     )
 
 
