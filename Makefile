@@ -10,7 +10,7 @@ BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser test-long bench lint types layers unit format readme docs accuracy clean
+.PHONY: help demo test browser test-long coverage bench lint types layers unit format readme docs accuracy clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -37,8 +37,11 @@ browser:  ## a Chromium for the tests of the dashboard, where one can be had; wi
 		{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1; } || \
 		echo "no Chromium here: the browser tests of the dashboard are skipped"
 
-unit: $(DEV)  ## the tests alone
-	$(BIN)/pytest
+unit: $(DEV)  ## the tests alone, on every core
+	$(BIN)/pytest --numprocesses auto --dist worksteal
+
+coverage: $(DEV)  ## how much of hwmodels, sim and calibrate the tests run through
+	$(BIN)/pytest --numprocesses auto --dist worksteal --cov membound.hwmodels --cov membound.sim --cov membound.calibrate --cov-fail-under 92
 
 test-long: $(DEV)  ## fifteen times as many random scenarios and synthetic devices, through the laws, the scheduler's rules and the fits
 	MEMBOUND_EXAMPLES=750 $(BIN)/pytest tests/invariants tests/oracle tests/calibrate/test_recovery.py
