@@ -40,6 +40,8 @@ class StepColumns:
     duration_ns : duration of every step, int64 (sum of steps,) [ns]
     contexts : single contexts of each row's first step, where ``StepModel.needs_contexts``
     rejected : drafted tokens of each step that were not accepted, None: nothing was drafted [tokens]
+    selecting : of each row's first step, as in ``StepModel.step_ns``, int64 (rows, 2), zeros where no prompt ends;
+        None: nothing is chosen [tokens]
     """
 
     steps: Int64Array
@@ -53,6 +55,7 @@ class StepColumns:
     duration_ns: Int64Array
     contexts: Sequence[Sequence[int] | None] | None = None
     rejected: Array | None = None
+    selecting: Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,9 @@ def account(model: StepModel, columns: StepColumns) -> StepAccount:
 def step_times(model: StepModel, columns: StepColumns, rows: Rows) -> tuple[KernelTime, Array, list[Array]]:
     """Return every step's kernels and host time [s], and the keys that each kind of attention sees [tokens]."""
     time = _row_time(model, columns, rows).map(lambda value: _spread(value, rows))
+    if columns.selecting is not None and model.selection is not None:
+        keys, kept = columns.selecting.T.astype(np.float64)
+        time = time + model.selection.time(keys, kept).map(lambda value: _spread(value, rows))
     sequences = columns.n_decode + rows.chunks
     time = time + model.state_time(sequences).map(lambda value: _spread(value, rows))
     host = _spread(model.host_seconds(sequences), rows)

@@ -256,7 +256,11 @@ def _naive(kind: AttentionKind, engine: StepEngine) -> AttentionKind:
     return replace(
         kind,
         decode_params=replace(kind.decode_params, t0=kind.decode_params.t0 + launches),
-        decode_shape=with_scores(kind.decode_shape, kind.shape.n_heads * kind.queries),
+        decode_shape=with_scores(
+            kind.decode_shape,
+            kind.shape.n_heads * kind.queries,
+            kind.shape.n_kv_heads if kind.shape.kept < 1 else 0,
+        ),
         prefill=replace(kind.prefill, shape=scored, params=params),
         _terms={},
     )

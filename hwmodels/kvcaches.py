@@ -32,6 +32,8 @@ COMPRESSED_ENTRY = 584
 """One stored entry of the DeepSeek-V4 layout: 448 fp8 values, 64 rotary values in bf16, 8 B of scales [B]."""
 EXPANDED_HEAD = 256
 """Head width to which early engines padded K and V of a latent layer stored expanded [elements]."""
+HEAVY_HITTER_ENTRY = 4
+"""H2O: the attention that an entry has drawn so far, kept in 32 bit for each KV head [B]."""
 INDEX_BLOCK = 128
 """An indexer key is kept in fp8, with one fp32 scale for each so many elements."""
 
@@ -108,7 +110,9 @@ def layer_caches(
         kind: Kind = ("chunked" if mixer.chunked else "window") if mixer.window else "full"
         heads = -(-mixer.n_kv_heads // tensor_parallel_size)
         entry = heads * stored(mixer.head_dim + mixer.v_head_dim)
-        return (CacheSpec(kind, "attention", ceil(entry * mixer.kept), mixer.window),)
+        if mixer.kept < 1:
+            entry = ceil((entry + heads * HEAVY_HITTER_ENTRY) * mixer.kept)
+        return (CacheSpec(kind, "attention", entry, mixer.window),)
     if isinstance(mixer, Recurrent):
         wide = KV_DTYPE_BITS[mixer.state_dtype or model_dtype]
         narrow = KV_DTYPE_BITS[model_dtype]

@@ -143,6 +143,16 @@ class AttentionShape:
         """Necessary work of one query row against one key, over the rank's heads [FLOP]."""
         return 2.0 * self.n_heads * (self.head_dim + self.v_head_dim)
 
+    @property
+    def score_flop_per_pair(self) -> float:
+        """Part of that work that gives the scores alone [FLOP]."""
+        return 2.0 * self.n_heads * self.head_dim
+
+    @property
+    def key_bytes_per_key(self) -> float:
+        """Bytes of a cached key without its value, over the rank's KV heads [B]."""
+        return self.n_kv_heads * self.head_dim * self.kv_width
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrentShape:

@@ -69,7 +69,7 @@ class PipelineStepModel:
 
     Parameters
     ----------
-    device, engine, model, parallelism, quantization, sampling, routing, attention : as in ``StepModel``
+    device, engine, model, parallelism, quantization, sampling, routing, attention, observation : as in ``StepModel``
     networks : what each stage but the last has between itself and the next; None: the link inside the machine
 
     Attributes
@@ -90,6 +90,7 @@ class PipelineStepModel:
         routing: Routing | None = None,
         attention: Literal["flash", "naive"] | str = "flash",
         networks: Sequence[Network | None] = (),
+        observation: int = 0,
     ) -> None:
         plans = lower_stages(model, parallelism, quantization, device.peak_flops)
         behind = [*networks, *[None] * (len(plans) - len(networks))]
@@ -106,6 +107,7 @@ class PipelineStepModel:
                 attention=attention,
                 plan=plan,
                 network=network,
+                observation=observation,
             )
             for plan, network in zip(plans, behind, strict=True)
         )
@@ -121,6 +123,7 @@ class PipelineStepModel:
         prefill: Sequence[tuple[int, int]],
         sampled: int,
         contexts: Sequence[int] | None = None,
+        selecting: tuple[int, int] | None = None,
     ) -> list[int]:
         """Return the time of one step on every stage, sending on included [ns]; parameters as in ``step_ns``.
 
@@ -128,7 +131,9 @@ class PipelineStepModel:
         """
         last = len(self.stages) - 1
         return [
-            stage.step_ns(n_decode, context_sum, longest, prefill, sampled if number == last else 0, contexts)
+            stage.step_ns(
+                n_decode, context_sum, longest, prefill, sampled if number == last else 0, contexts, selecting
+            )
             for number, stage in enumerate(self.stages)
         ]
 
@@ -140,12 +145,13 @@ class PipelineStepModel:
         prefill: Sequence[tuple[int, int]],
         sampled: int,
         contexts: Sequence[int] | None = None,
+        selecting: tuple[int, int] | None = None,
     ) -> int:
         """Return how long one step takes from the first stage to the last, alone [ns].
 
         Parameters are those of ``StepModel.step_ns``.
         """
-        return sum(self.stages_ns(n_decode, context_sum, longest, prefill, sampled, contexts))
+        return sum(self.stages_ns(n_decode, context_sum, longest, prefill, sampled, contexts, selecting))
 
     def decode_run_ns(
         self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
@@ -172,6 +178,7 @@ class PipelineStepModel:
         prefill: Sequence[tuple[int, int]],
         sampled: int,
         contexts: Sequence[int] | None = None,
+        selecting: tuple[int, int] | None = None,
     ) -> tuple[Phase, ...]:
         """Return the phases of a step, stage by stage; parameters as in ``StepModel.step_ns``."""
         last = len(self.stages) - 1
@@ -179,6 +186,6 @@ class PipelineStepModel:
             phase
             for number, stage in enumerate(self.stages)
             for phase in stage.phases(
-                n_decode, context_sum, longest, prefill, sampled if number == last else 0, contexts
+                n_decode, context_sum, longest, prefill, sampled if number == last else 0, contexts, selecting
             )
         )

@@ -21,6 +21,7 @@ from .errors import MemboundError, unknown
 from .lowering import ModelPlan, Parallelism, ParallelismLike, UnsupportedError, lower_model
 from .precision import Quantization, QuantizationLike
 from .routing import Routing, Zipf
+from .selection import selection_of
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of, demanded, phases_of
@@ -55,6 +56,7 @@ class StepModel:
     fidelity : what ``phases`` returns: the parts of a step, or its kernels (those of identical layers together)
     plan : one stage of a pipeline, already lowered; the whole model if not given
     network : what the next stage is behind; None: the link inside the machine
+    observation : last tokens of a prompt whose queries choose what is kept of its KV; 0: all is kept [tokens]
 
     Attributes
     ----------
@@ -81,6 +83,7 @@ class StepModel:
         fidelity: Literal["step", "kernel"] = "step",
         plan: ModelPlan | None = None,
         network: Network | None = None,
+        observation: int = 0,
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
@@ -104,6 +107,9 @@ class StepModel:
             device, engine, self.chip, self.plan, naive=attention == "naive", queries=queries
         )
         self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf(), network)
+        self.selection = (
+            selection_of(self.chip, self.tokens.streaming, self.kinds, observation) if observation else None
+        )
         self._head = matrix_groups(device, engine, Counter([self.plan.head]))[0] if self.plan.head.n else None
         self._capture = tuple(sorted(engine.capture_sizes))
         self._sampler = sampler_params(engine, sampling)
@@ -131,6 +137,7 @@ class StepModel:
         prefill: Sequence[tuple[int, int]],
         sampled: int,
         contexts: Sequence[int] | None = None,
+        selecting: tuple[int, int] | None = None,
     ) -> int:
         """Return the duration of one step [ns].
 
@@ -142,12 +149,15 @@ class StepModel:
         prefill : (new tokens, tokens cached before) of every other scheduled sequence [tokens]
         sampled : rows that reach the output head and the sampler
         contexts : keys each sequence reads, where ``needs_contexts`` [tokens]
+        selecting : entries of the prompts that end in this step, and how many of them are kept, where that is
+            chosen then [tokens]
         """
-        if not prefill and sampled == n_decode * self.queries:
+        if not prefill and sampled == n_decode * self.queries and selecting is None:
             return int(self.decode_run_ns(n_decode, context_sum, longest, 1, contexts)[0])
-        return int(
-            self.mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts) * NANO + 0.5
-        )
+        seconds = self.mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts)
+        if selecting is not None and self.selection is not None:
+            seconds += float(self.selection.time(*selecting).seconds)
+        return int(seconds * NANO + 0.5)
 
     def decode_run_ns(
         self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
@@ -186,6 +196,7 @@ class StepModel:
         prefill: Sequence[tuple[int, int]],
         sampled: int,
         contexts: Sequence[int] | None = None,
+        selecting: tuple[int, int] | None = None,
     ) -> tuple[Phase, ...]:
         """Return the phases of a step (parameters as in ``step_ns``); their seconds sum to it, unrounded."""
         m = padded(self._capture, n_decode * self.queries + sum(chunk[0] for chunk in prefill))
@@ -194,6 +205,8 @@ class StepModel:
         found = [*self._token_phases.at(m), *attention, *self._head_phases(sampled)]
         if self._state_seconds:
             found.append(as_phase("state", self.state_time(sequences)))
+        if selecting is not None and self.selection is not None:
+            found.append(as_phase("selection", self.selection.time(*selecting)))
         host = float(self.host_seconds(sequences)[0])
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
 

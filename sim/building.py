@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ..hwmodels.stepmodel import StepModel
 from .books.accounting import StepAccountant
 from .books.draftaccounting import DraftAccountant
 from .books.pipelineaccounting import PipelineAccountant
+from .engine.selection import PromptSelection
 from .engine.speculative import Speculation
 from .kvcache.base import KVAllocator, PoolShape
 from .kvcache.paged import PagedAllocator
@@ -73,15 +75,28 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
     sampling = workload.sampling if workload else "greedy"
     routing = _routing(workload.expert_routing) if workload else None
     eviction = resolved.kv_cache.eviction
-    # Whoever evicts by attention needs its scores, which flash attention does not write.
-    attention = "naive" if eviction and eviction.budget is not None else scenario.kernels.attention
+    # Whoever evicts by attention all along needs its scores, which flash attention does not write.
+    attention = "naive" if eviction and eviction.kind == "h2o" else scenario.kernels.attention
+    observation = eviction.latest if eviction and eviction.kind == "snapkv" else 0
     if scenario.parallelism.pipeline_parallel_size > 1:
         return PipelineStepModel(
-            *target, sampling=sampling, routing=routing, attention=attention, networks=resolved.networks
+            *target,
+            sampling=sampling,
+            routing=routing,
+            attention=attention,
+            networks=resolved.networks,
+            observation=observation,
         )
     fidelity = scenario.simulation.fidelity
     if asked is None:
-        return StepModel(*target, sampling=sampling, routing=routing, attention=attention, fidelity=fidelity)
+        return StepModel(
+            *target,
+            sampling=sampling,
+            routing=routing,
+            attention=attention,
+            fidelity=fidelity,
+            observation=observation,
+        )
     return SpeculativeStepModel(
         *target,
         num_speculative_tokens=asked.num_speculative_tokens,
@@ -92,6 +107,15 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
         attention=attention,
         fidelity=fidelity,
     )
+
+
+def selection_of(resolved: ResolvedScenario) -> PromptSelection | None:
+    """Return the rule by which a scenario keeps part of its prompts' KV."""
+    eviction = resolved.kv_cache.eviction
+    if eviction is None or eviction.kind != "snapkv":
+        return None
+    share = None if eviction.budget is None else Fraction(eviction.budget).limit_denominator(1000)
+    return PromptSelection(eviction.latest, share, eviction.max_capacity_prompt)
 
 
 def speculation_of(resolved: ResolvedScenario) -> Speculation | None:

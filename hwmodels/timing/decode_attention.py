@@ -168,6 +168,8 @@ SMALLEST_TILE = 16
 """Query rows of the smallest matrix tile."""
 SCORE_BYTES = 12.0
 """Six passes of two bytes over every element of a score matrix in HBM [B]."""
+SUM_BYTES = 4.0
+"""A sum of scores that an evicting cache keeps of an entry [B]."""
 OFFSET_GRID = 64.0
 """Query and output bytes count as keys, in so many parts of one, so that adding a context is exact."""
 
@@ -209,9 +211,12 @@ def mla_decode_shape(
     )
 
 
-def with_scores(shape: DecodeShape, n_heads: int) -> DecodeShape:
-    """Return the shape with six passes over 16-bit scores: out, mask and softmax both ways, in."""
-    return replace(shape, score_bytes_per_key=SCORE_BYTES * n_heads)
+def with_scores(shape: DecodeShape, n_heads: int, summed: int = 0) -> DecodeShape:
+    """Return the shape with six passes over 16-bit scores: out, mask and softmax both ways, in.
+
+    ``summed`` KV heads keep a 32-bit sum of what every entry has drawn, read and written with them.
+    """
+    return replace(shape, score_bytes_per_key=SCORE_BYTES * n_heads + 2.0 * SUM_BYTES * summed)
 
 
 @dataclass(frozen=True, slots=True)

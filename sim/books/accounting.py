@@ -190,7 +190,10 @@ class _Sampled(NamedTuple):
         if isinstance(model, SpeculativeStepModel) and row.queries == 1:
             model = model.plain
         context_sum, longest, contexts = row.at(self.offset)
-        return model.step_ns(row.n_decode, context_sum, longest, row.prefill, row.sampled, contexts)
+        counts = (row.n_decode, context_sum, longest, row.prefill, row.sampled, contexts)
+        if row.selected is None or isinstance(model, SpeculativeStepModel):
+            return model.step_ns(*counts)
+        return model.step_ns(*counts, row.selected)
 
 
 def columns_of(
@@ -214,7 +217,15 @@ def columns_of(
         prefill_cached=np.ascontiguousarray(chunks[:, 1]),
         duration_ns=durations_ns,
         contexts=[row.contexts for row in rows] if needs_contexts else None,
+        selecting=_selecting(rows),
     )
+
+
+def _selecting(rows: Sequence[StepRow]) -> Int64Array | None:
+    """Return what is chosen of prompts in each row, None where nothing ever is [tokens]."""
+    if all(row.selected is None for row in rows):
+        return None
+    return np.array([row.selected or (0, 0) for row in rows], dtype=np.int64)
 
 
 class _Varied:

@@ -133,6 +133,7 @@ class Recorder:
                 growth,
                 moved=flight.moved,
                 preempted=len(batch.preempted),
+                selected=load.selected if load.selecting else None,
             )
         )
         if self.attribution is not None:

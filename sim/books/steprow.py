@@ -37,6 +37,7 @@ class StepRow(NamedTuple):
     released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
     moved : what KV transfers did to it; a run meets none
     preempted : requests that were preempted when its first step was composed
+    selected : entries of the prompts that end, and those kept of them, where that is chosen then [tokens]
     waited : resource -> how much longer it took because others on the device held it; a run meets none [ns]
     """
 
@@ -61,6 +62,7 @@ class StepRow(NamedTuple):
     moved: Moved = NOTHING
     preempted: int = 0
     waited: Mapping[str, float] = NOWHERE
+    selected: tuple[int, int] | None = None
 
     def at(self, step: int) -> tuple[int, int, list[int] | None]:
         """Return summed context, longest context and single contexts in one step of the run [tokens]."""

@@ -13,6 +13,7 @@ from ..building import (
     make_accountant,
     make_allocator,
     make_scheduler,
+    selection_of,
     size_pool,
     speculation_of,
     step_model,
@@ -125,6 +126,7 @@ class Replica:
             mover=mover,
             speculation=self.rules,
             pipeline=pipeline,
+            selection=selection_of(self.kind.resolved),
             among_others=among_others,
         )
         return self.engine

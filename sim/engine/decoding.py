@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class DecodeCohort:
     """The running requests that get exactly one token in every step.
 
-    A member's computed tokens are ``offset + tick``: one counter moves them all, and ``Request`` is only
-    written when a request leaves. Sums that a step needs (contexts, blocks that fill up) are kept as they
-    change.
+    The tokens that a member holds are ``offset + tick``: one counter moves them all, and ``Request`` is only
+    written when a request leaves. They are all that it has computed but for what was evicted of its prompt. Sums
+    that a step needs (contexts, blocks that fill up) are kept as they change.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class DecodeCohort:
 
     def join(self, request: Request, steps: int) -> None:
         """Add a request whose last token will be computed in the ``steps``-th step from now (steps >= 1)."""
-        computed = request.num_computed_tokens
-        offset = computed - self.tick
+        held = request.num_held_tokens
+        offset = held - self.tick
         self.members[request] = offset
         self.count += 1
-        self.context_sum += computed
+        self.context_sum += held
         residue = offset % self.block_size
         self.residues[residue] = self.residues.get(residue, 0) + 1
         last = self.tick + steps
@@ -66,35 +66,36 @@ class DecodeCohort:
         self._last_ticks[request] = (last, self._sequence)
         heappush(self._leaving, (last, self._sequence, request))
         if self._longest is not None and offset > self._longest - self.tick:
-            self._longest = computed
+            self._longest = held
 
     def leave(self, request: Request) -> None:
         """Remove a request and write its computed tokens back to it."""
         offset = self.members.pop(request)
         self.count -= 1
         del self._last_ticks[request]
-        request.num_computed_tokens = computed = offset + self.tick
-        self.context_sum -= computed
+        held = offset + self.tick
+        request.num_computed_tokens = held + request.num_evicted_tokens
+        self.context_sum -= held
         residue = offset % self.block_size
         if self.residues[residue] == 1:
             del self.residues[residue]
         else:
             self.residues[residue] -= 1
-        if computed == self._longest:
+        if held == self._longest:
             self._longest = None
 
     def computed(self, request: Request) -> int:
         """Computed tokens of a member [tokens]."""
-        return self.members[request] + self.tick
+        return self.members[request] + self.tick + request.num_evicted_tokens
 
     def contexts(self) -> list[int]:
-        """Computed tokens of every member [tokens]."""
+        """Tokens that every member holds [tokens]."""
         tick = self.tick
         return [offset + tick for offset in self.members.values()]
 
     @property
     def longest(self) -> int:
-        """Computed tokens of the member that has most; 0 without members [tokens]."""
+        """Tokens of the member that holds most; 0 without members [tokens]."""
         if self._longest is None:
             self._longest = max(self.members.values(), default=-self.tick) + self.tick
         return self._longest
@@ -131,7 +132,7 @@ class DecodeCohort:
 
     def slots(self, request: Request, tokens: int) -> int:
         """Return the tokens that ``request`` needs room for to compute ``tokens`` more [tokens]."""
-        return request.num_computed_tokens + tokens
+        return request.num_held_tokens + tokens
 
     def last_tokens(self, request: Request) -> int:
         """Return what the step composed last brings a member [tokens]."""

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from ..clock import Clock
     from ..device.resources import SharedDevice
     from ..kvcache.base import KVAllocator
+    from ..kvcache.paged import PagedAllocator
     from ..scheduler.base import ScheduledBatch, Scheduler
     from ..tiers.mover import Mover
     from .flight import Arrivals, Observer
+    from .selection import PromptSelection
 
 LONGEST_RUN = 4096
 NOT_YET = 1 << 62
@@ -58,6 +60,7 @@ class Engine(Outputs):
     mover : carries KV between the device and the tiers behind it, beside the steps; None without them
     speculation : how many tokens are drafted and accepted; the timer is then a ``SpeculativeTimer``
     pipeline : stages that each step passes, several steps at a time; the requests are then looked at one by one
+    selection : what is kept of a prompt's KV once it is computed; None: all
     among_others : other engines live on the same clock: at an instant all steps end before requests arrive, and all
         requests arrive before steps are composed, so that nothing depends on whose turn SimPy takes first
     """
@@ -80,6 +83,7 @@ class Engine(Outputs):
         mover: Mover | None = None,
         speculation: Speculation | None = None,
         pipeline: Pipeline | None = None,
+        selection: PromptSelection | None = None,
         among_others: bool = False,
     ) -> None:
         self.env = env
@@ -110,6 +114,7 @@ class Engine(Outputs):
         self.running: list[Request] = []
         self.waiting = scheduler.queue()
         self.speculation = speculation
+        self.selection = selection
         self.decoding = (
             DecodeCohort(allocator.growth_tokens)
             if speculation is None
@@ -209,8 +214,8 @@ class Engine(Outputs):
             self._call_back([request])
         if not self.allocator.swap_out(request):
             self.allocator.free(request, request.num_computed_tokens - request.num_pending_tokens)
-        self.live_tokens -= request.num_computed_tokens
-        request.num_computed_tokens = 0
+        self.live_tokens -= request.num_held_tokens
+        request.num_computed_tokens = request.num_evicted_tokens = 0
         if request.draft is not None:
             request.draft.stop()
         if self.pipeline is not None:
@@ -376,6 +381,8 @@ class Engine(Outputs):
             load.add_cohort(padding)
         for request, tokens in batch.tokens.items():
             self.live_tokens += load.add_request(request, tokens, cohort.queries, rules)
+        if self.selection is not None:
+            load.select(self.selection)
 
         start = max(now, self.device_free_ns)
         flight = Flight(now, start, start, self.steps, 1)
@@ -414,6 +421,10 @@ class Engine(Outputs):
             self.recorder.begin(self, flight, batch, load, 1 if durations is None else len(durations))
         else:
             self.recorder.empty_batches += 1
+        for request in load.selecting:
+            # Steps composed from now on run behind this one: what it frees is theirs.
+            self.live_tokens -= request.num_evicted_tokens
+            cast("PagedAllocator", self.allocator).shrink(request)
         if durations is not None:
             self._pace_ns = int(durations[0])
             flight.end_ns = start + self._pace_ns

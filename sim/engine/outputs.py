@@ -92,7 +92,7 @@ class Outputs:
         self._end(request, step, end)
 
     def _release(self, request: Request) -> None:
-        self.live_tokens -= request.num_computed_tokens
+        self.live_tokens -= request.num_held_tokens
         self.allocator.free(request, request.num_tokens_needed)
 
     def _release_padding(self) -> None:

@@ -19,6 +19,7 @@ class StagesTimer(Protocol):
     def stages_ns(
         self, n_decode: int, context_sum: int, longest: int,
         prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
+        selecting: tuple[int, int] | None = None,
     ) -> list[int]:  # fmt: skip
         """Return the time of one step on every stage [ns]."""
         ...

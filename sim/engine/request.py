@@ -52,6 +52,7 @@ class Request:
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_evicted_tokens",
         "num_output_tokens",
         "num_pending_tokens",
         "num_preemptions",
@@ -96,6 +97,7 @@ class Request:
         self.request_id = request_id
         self.status = Status.WAITING
         self.num_computed_tokens = 0
+        self.num_evicted_tokens = 0  # computed tokens whose keys and values are dropped
         self.num_output_tokens = 0
         self.num_pending_tokens = 0
         self.num_cached_tokens = 0
@@ -117,6 +119,11 @@ class Request:
     def num_tokens(self) -> int:
         """Tokens known so far: the prompt and the answer's tokens already delivered [tokens]."""
         return self.input_tokens + self.num_output_tokens
+
+    @property
+    def num_held_tokens(self) -> int:
+        """Computed tokens whose keys and values are kept [tokens]."""
+        return self.num_computed_tokens - self.num_evicted_tokens
 
     @property
     def num_tokens_needed(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .decoding import DecodeCohort
     from .request import Request
+    from .selection import PromptSelection
     from .speculative import Speculation
 
 
@@ -21,10 +22,13 @@ class StepLoad:
     contexts : keys that each decoding sequence reads, where the timer needs them
     rejected : tokens computed that are drafted and not accepted [tokens]
     emitting : requests counted one by one that get a token
+    selecting : requests whose prompt ends, so that a part of its KV is dropped behind the step
+    selected : entries of their prompts, and those of them that are kept [tokens]
     """
 
     __slots__ = (
         "context_sum", "contexts", "emitting", "longest", "n_decode", "prefill", "rejected", "sampled",
+        "selected", "selecting",
     )  # fmt: skip
 
     def __init__(self, needs_contexts: bool) -> None:
@@ -32,6 +36,8 @@ class StepLoad:
         self.prefill: list[tuple[int, int]] = []
         self.contexts: list[int] | None = [] if needs_contexts else None
         self.emitting: list[Request] = []
+        self.selecting: list[Request] = []
+        self.selected = (0, 0)
 
     def add_cohort(self, cohort: DecodeCohort) -> int:
         """Take every member a step further; return the tokens that are computed and kept [tokens]."""
@@ -53,6 +59,7 @@ class StepLoad:
         ``queries`` is what a decoding sequence computes; whoever computes as much while decoding is one of them.
         """
         before, kept, rows = request.num_computed_tokens, tokens, 1
+        held = before - request.num_evicted_tokens
         drafted = request.draft is not None and request.draft.proposes and tokens > 1
         decodes = tokens == queries and (drafted or queries == 1)
         if rules is not None and drafted:
@@ -62,19 +69,31 @@ class StepLoad:
         self.sampled += rows
         if decodes:
             self.n_decode += 1
-            self.context_sum += before + tokens
-            self.longest = max(self.longest, before + tokens)
+            self.context_sum += held + tokens
+            self.longest = max(self.longest, held + tokens)
             if self.contexts is not None:
-                self.contexts.append(before + tokens)
+                self.contexts.append(held + tokens)
         else:
-            self.prefill.append((tokens, before))
+            self.prefill.append((tokens, held))
         if after >= request.num_tokens + request.num_pending_tokens:
             self.emitting.append(request)
             if request.draft is not None and not drafted:
                 request.draft.certain()
         return kept
 
+    def select(self, selection: PromptSelection) -> None:
+        """Drop what is not kept of the prompts that end with this step; it is still read in it."""
+        for request in self.emitting:
+            evicted = request.input_tokens - selection.kept(request.input_tokens)
+            if not evicted or request.num_evicted_tokens or request.max_tokens == 1:
+                continue
+            request.num_evicted_tokens = evicted
+            self.selecting.append(request)
+            keys, kept = self.selected
+            self.selected = (keys + request.input_tokens, kept + request.input_tokens - evicted)
+
     @property
     def counts(self) -> tuple[Any, ...]:
         """The arguments of ``StepTimer.step_ns``."""
-        return self.n_decode, self.context_sum, self.longest, self.prefill, self.sampled, self.contexts
+        counts = (self.n_decode, self.context_sum, self.longest, self.prefill, self.sampled, self.contexts)
+        return (*counts, self.selected) if self.selecting else counts

@@ -184,6 +184,15 @@ class PagedAllocator(PageAllocator[Holding]):
             request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens
         )
 
+    def shrink(self, request: Request) -> None:
+        """Take back the blocks beyond what a request still holds of its prompt; of private ones alone."""
+        holding = self._holding(request)
+        released = len(holding) - -(-request.num_held_tokens // self.block_size)
+        holding.private -= released
+        self.free_blocks += released
+        self.held_blocks -= released
+        self._blank += released
+
     def swap_out(self, request: Request) -> bool:
         if self.swap is None:
             return False
@@ -267,7 +276,7 @@ class PagedAllocator(PageAllocator[Holding]):
         """Return what ``request`` holds; blocks that came by ``grow`` are entered only now."""
         holding = request.kv
         assert isinstance(holding, Holding)
-        known = request.num_computed_tokens
+        known = request.num_held_tokens
         if request.draft is not None:
             known = max(known, request.draft.slots)
         grown = -(-known // self.block_size) - len(holding)

@@ -42,15 +42,17 @@ def with_kv_levers(
     eviction = cache.eviction
     if eviction is None:
         return model, scenario, said
-    if eviction.kind == "snapkv":
-        raise ScenarioError("kv_cache.eviction.kind: snapkv is not built yet; allowed: window, sinks, h2o")
     if eviction.keeps_all(max_model_len):
         return model, scenario.replace(kv_cache__eviction=None), said
     _check(scenario, eviction)
+    if eviction.kind == "snapkv":
+        _check_selection(scenario, model)
     said.append(_said_of(eviction))
     if cache.enable_prefix_caching == AUTO:
         scenario = scenario.replace(kv_cache__enable_prefix_caching=False)
         said.append("kv_cache.enable_prefix_caching: off, what eviction leaves is no prefix")
+    if eviction.kind == "snapkv":
+        return model, scenario, said
     if eviction.budget is not None:
         return keep_share(model, eviction.budget), scenario, said
     sinks = eviction.seen - eviction.latest
@@ -73,9 +75,33 @@ def _check(scenario: Scenario, eviction: Eviction) -> None:
         raise ScenarioError(
             "kv_cache.eviction: what a rejected draft has evicted cannot come back; allowed with speculative: null"
         )
-    if eviction.budget is None and scenario.scheduler.preemption_mode == "swap":
+    if eviction.kind in ("window", "sinks") and scenario.scheduler.preemption_mode == "swap":
         raise ScenarioError(
             f"scheduler.preemption_mode: a ring of {eviction.kind} is never preempted; allowed: recompute"
+        )
+
+
+def _check_selection(scenario: Scenario, model: ModelSpec) -> None:
+    """Refuse what cannot drop a part of a prompt when it ends."""
+    from ...hwmodels.spec import Attention, MultiHeadLatentAttention
+
+    mixers = [mixer for _, mixer in model.mixers()]
+    if any(isinstance(mixer, MultiHeadLatentAttention) for mixer in mixers) or any(
+        isinstance(mixer, Attention) and mixer.window for mixer in mixers
+    ):
+        raise ScenarioError(
+            f"kv_cache.eviction.kind: snapkv, but {model.id} keeps latents or windows, of which nothing is chosen; "
+            "allowed: models whose attention sees all keys"
+        )
+    if scenario.kv_cache.allocator != "paged":
+        raise ScenarioError(
+            f"kv_cache.allocator: {scenario.kv_cache.allocator!r} takes nothing back of a request that runs; allowed "
+            "with eviction snapkv: paged"
+        )
+    if scenario.scheduler.preemption_mode == "swap":
+        raise ScenarioError(
+            "scheduler.preemption_mode: swapping what eviction snapkv has left of a request is not built yet; allowed: "
+            "recompute"
         )
 
 
@@ -84,6 +110,8 @@ def _said_of(eviction: Eviction) -> str:
         f"kv_cache.eviction {eviction.kind} is an unvalidated lever, no such run was measured; quality is not "
         "simulated"
     )
+    if eviction.kind == "snapkv":
+        return f"{what}; no kernel that chooses a prompt's entries was measured, it is timed by its bytes"
     if eviction.budget is None:
         return what
     return f"{what}; scores are needed, so attention is timed as naive: the score matrix goes through memory"

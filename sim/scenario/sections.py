@@ -155,6 +155,13 @@ class Tier(Section):
 
 DEFAULT_WINDOW = 4096
 DEFAULT_SINKS = 4  # of StreamingLLM
+OBSERVATION_WINDOW = 32  # of SnapKV
+OF_KIND = {
+    "window": ("window",),
+    "sinks": ("window", "sinks"),
+    "h2o": ("budget",),
+    "snapkv": ("budget", "max_capacity_prompt", "window"),
+}
 
 
 class Eviction(Section):
@@ -163,29 +170,46 @@ class Eviction(Section):
     Attributes
     ----------
     kind : which entries are kept: the latest (``window``), the first ones too (``sinks``, StreamingLLM), those that
-        drew most attention (``h2o``)
-    window : latest tokens kept, of ``window`` and ``sinks``
+        drew most attention (``h2o``), or of prompts those that their last tokens attend to (``snapkv``)
+    window : latest tokens kept, of ``window`` and ``sinks``; of ``snapkv`` a prompt's last tokens, which choose
     sinks : first tokens kept, of ``sinks``
-    budget : share of the entries that is kept, of ``h2o``
+    budget : share of the entries that is kept, of ``h2o``; of a prompt's, of ``snapkv``
+    max_capacity_prompt : entries of a prompt that are kept, of ``snapkv``, in place of a share
     """
 
     kind: Literal["window", "sinks", "h2o", "snapkv"]
     window: PositiveCount | None = None
     sinks: PositiveCount | None = None
     budget: Annotated[Share, Gt(0)] | None = None
+    max_capacity_prompt: PositiveCount | None = None
 
     @model_validator(mode="after")
     def _its_own(self) -> Eviction:
-        own = {"window": ("window",), "sinks": ("window", "sinks")}.get(self.kind, ("budget",))
-        for name in ("window", "sinks", "budget"):
+        own = OF_KIND[self.kind]
+        for name in ("window", "sinks", "budget", "max_capacity_prompt"):
             if name not in own and getattr(self, name) is not None:
                 raise ValueError(f"kind {self.kind!r} takes no {name}; allowed: {', '.join(own)}")
-        if own == ("budget",) and self.budget is None:
+        if "budget" in own and self.budget is None and self.max_capacity_prompt is None:
             raise ValueError(f"kind {self.kind!r} needs budget, the share that is kept (25%)")
+        return self
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Eviction:
+        most = self.max_capacity_prompt
+        if most is None:
+            return self
+        if self.budget is not None:
+            raise ValueError(f"budget {self.budget:g} and max_capacity_prompt {most} exclude each other")
+        if most < self.latest:
+            raise ValueError(
+                f"max_capacity_prompt {most} is below window {self.latest}, which always stays; allowed: from that on"
+            )
         return self
 
     def keeps_all(self, longest: int) -> bool:
         """Tell whether nothing is ever dropped of sequences of up to ``longest`` tokens."""
+        if self.max_capacity_prompt is not None:
+            return self.max_capacity_prompt >= longest
         if self.budget is not None:
             return self.budget == 1
         return self.seen >= longest
@@ -198,8 +222,8 @@ class Eviction(Section):
 
     @property
     def latest(self) -> int:
-        """Latest tokens kept by ``window`` and ``sinks`` [tokens]."""
-        return self.window or DEFAULT_WINDOW
+        """Latest tokens kept by ``window`` and ``sinks``, of a prompt by ``snapkv`` [tokens]."""
+        return self.window or (OBSERVATION_WINDOW if self.kind == "snapkv" else DEFAULT_WINDOW)
 
 
 class KVCacheSection(Section):

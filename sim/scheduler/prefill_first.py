@@ -44,7 +44,7 @@ class PrefillFirst(VllmV1):
         for request in view.individuals:
             count = min(self._wanted(view, request), budget)
             begun = request.num_computed_tokens < request.num_tokens - 1
-            if begun and count > 0 and allocator.append(request, request.num_computed_tokens + count):
+            if begun and count > 0 and allocator.append(request, request.num_held_tokens + count):
                 batch.tokens[request] = count
                 budget -= count
         return budget

@@ -137,7 +137,8 @@ class VllmV1(Scheduler):
         while wanted > allocator.free_blocks:
             victim = view.running[-1]
             if victim in cohort:
-                wanted -= cohort.computed(victim) % allocator.growth_tokens == 0
+                held = cohort.computed(victim) - victim.num_evicted_tokens
+                wanted -= held % allocator.growth_tokens == 0
             elif tokens.pop(victim, None):
                 wanted -= missing[victim]
             allocator.forget(min(wanted, allocator.free_blocks))

@@ -58,12 +58,15 @@ def test_batch_and_throughput_follow_the_memory() -> None:
 def test_eviction_serves_more_than_pages_without_prefixes_and_pays_for_its_scores() -> None:
     evicted, paged = run("eviction-25"), run("paged")
     assert served("eviction-25") > served("paged")
-    assert evicted["memory"]["kv_capacity_tokens"] == 4 * paged["memory"]["kv_capacity_tokens"]
+    beside = 1 + 4 / 512  # 32 bit of score beside keys and values of 128 elements in 16 bit
+    tokens = [each["memory"]["kv_capacity_tokens"] for each in (evicted, paged)]
+    assert tokens[0] == pytest.approx(4 * tokens[1] / beside, rel=1e-3)
     assert evicted["time_share"]["hbm_activations"] > 2 * paged["time_share"]["hbm_activations"]
 
 
 UNVALIDATED = {
     "h2o": {"kv_cache__eviction": {"kind": "h2o", "budget": 0.25}},
+    "snapkv": {"kv_cache__eviction": {"kind": "snapkv", "budget": 0.25}},
     "sinks": {"kv_cache__eviction": {"kind": "sinks", "window": 1024}},
     "window": {"kv_cache__eviction": {"kind": "window", "window": 1024}},
     "int8": {"quantization__kv_cache": "int8"},
@@ -134,8 +137,9 @@ def test_a_budget_never_slows_the_kernel_that_scores_nor_takes_more_memory(budge
     for batch, context in ((1, 100), (1, 20000), (16, 3000), (64, 6000)):
         step = (batch, batch * context, context, [], batch)
         assert after.step_ns(*step) <= before.step_ns(*step)
-    blocks = [size_pool(each).num_gpu_blocks for each in (resolve(chat()), kept)]  # scores are not in the sum
-    assert blocks[1] == pytest.approx(blocks[0] / budget, rel=1e-3)
+    # The score matrix is not in the sum; what every entry has drawn so far, 32 bit for each KV head, is.
+    blocks = [size_pool(each).num_gpu_blocks for each in (resolve(chat()), kept)]
+    assert blocks[1] == pytest.approx(blocks[0] / budget / (1 + 4 / 512), rel=5e-3)  # whole bytes
 
 
 def test_sharing_layers_buys_room_and_no_time() -> None:
@@ -158,10 +162,6 @@ def test_narrow_keys_take_their_bytes_with_scales() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"kv_cache__eviction": {"kind": "snapkv", "budget": 0.25}},
-            "kv_cache.eviction.kind: snapkv is not built yet",
-        ),
         (
             {"kv_cache__eviction": {"kind": "h2o", "budget": 0.25}, "kv_cache__enable_prefix_caching": True},
             "kv_cache.enable_prefix_caching: true with eviction h2o",
