@@ -69,7 +69,8 @@ class PipelineStepModel:
 
     Parameters
     ----------
-    device, engine, model, parallelism, quantization, sampling, routing, attention, observation : as in ``StepModel``
+    device, engine, model, parallelism, quantization, sampling, routing, attention, observation, halved : as in
+        ``StepModel``
     networks : what each stage but the last has between itself and the next; None: the link inside the machine
 
     Attributes
@@ -91,6 +92,7 @@ class PipelineStepModel:
         attention: Literal["flash", "naive"] | str = "flash",
         networks: Sequence[Network | None] = (),
         observation: int = 0,
+        halved: bool = False,
     ) -> None:
         plans = lower_stages(model, parallelism, quantization, device.peak_flops)
         behind = [*networks, *[None] * (len(plans) - len(networks))]
@@ -108,6 +110,7 @@ class PipelineStepModel:
                 plan=plan,
                 network=network,
                 observation=observation,
+                halved=halved,
             )
             for plan, network in zip(plans, behind, strict=True)
         )

@@ -38,8 +38,8 @@ class SpeculativeStepModel:
 
     Parameters
     ----------
-    device, engine, model, parallelism, quantization, sampling, routing, attention, fidelity : of the target, as in
-        ``StepModel``
+    device, engine, model, parallelism, quantization, sampling, routing, attention, fidelity, halved : of the target, as
+        in ``StepModel``
     num_speculative_tokens : draft passes of a step (k)
     width : candidates at each drafted position; all of them are verified [tokens]
     draft : what drafts on the device; None: n-gram lookup on the host
@@ -66,6 +66,7 @@ class SpeculativeStepModel:
         routing: Routing | None = None,
         attention: Literal["flash", "naive"] | str = "flash",
         fidelity: Literal["step", "kernel"] = "step",
+        halved: bool = False,
     ) -> None:
         def target(queries: int) -> StepModel:
             return StepModel(
@@ -79,6 +80,7 @@ class SpeculativeStepModel:
                 attention=attention,
                 queries=queries,
                 fidelity=fidelity,
+                halved=halved,
             )
 
         def drafting(queries: int) -> StepModel | None:
@@ -94,6 +96,7 @@ class SpeculativeStepModel:
                 attention=attention,
                 queries=queries,
                 fidelity=fidelity,
+                halved=halved,
             )
 
         self.device, self.engine, self.model = device, engine, model

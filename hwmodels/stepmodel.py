@@ -57,6 +57,7 @@ class StepModel:
     plan : one stage of a pipeline, already lowered; the whole model if not given
     network : what the next stage is behind; None: the link inside the machine
     observation : last tokens of a prompt whose queries choose what is kept of its KV; 0: all is kept [tokens]
+    halved : a batch may be cut in two, one half communicating while the other computes (see ``overlap``)
 
     Attributes
     ----------
@@ -84,6 +85,7 @@ class StepModel:
         plan: ModelPlan | None = None,
         network: Network | None = None,
         observation: int = 0,
+        halved: bool = False,
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
@@ -106,7 +108,9 @@ class StepModel:
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(
             device, engine, self.chip, self.plan, naive=attention == "naive", queries=queries
         )
-        self.tokens = token_times(device, engine, self.chip, self.plan, routing or Zipf(), network)
+        self.tokens = token_times(
+            device, engine, self.chip, self.plan, routing or Zipf(), network, halved=halved
+        )
         self.selection = (
             selection_of(self.chip, self.tokens.streaming, self.kinds, observation) if observation else None
         )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .errors import CatalogError
 from .lanevariants import inside_engine, lane_or_none, nearest_lane
 from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
+from .overlap import dual_batch
 from .precision import Precision
 from .routing import Routing, RoutingStats
 from .steptypes import StepDevice, StepEngine
@@ -123,6 +124,7 @@ class TokenTimes:
     experts : mixture-of-experts layers
     allreduce : params of the all-reduce, None where nothing is sent
     network : what the next stage of a pipeline is behind; None: the link inside the machine
+    halved : a batch may be cut in two, one half sending while the other computes
     exact_up_to : largest capture size; above it the table has cells [tokens]
     """
 
@@ -134,6 +136,7 @@ class TokenTimes:
     allreduce: AllReduceParams | None
     exact_up_to: int
     network: Network | None = None
+    halved: bool = False
     _exact: dict[int, float] = field(default_factory=dict[int, float])
     _cells: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
 
@@ -157,8 +160,22 @@ class TokenTimes:
             line = self._cells[cell]
         return line[0] + line[1] * m
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether communication may run beside compute."""
+        return self.halved and self.allreduce is not None
+
     def parts(self, m: Array) -> dict[str, KernelTime]:
         """Return the time of each part at each token count in ``m`` (1-d, padded), split by cause [s]."""
+        whole = self._in_turn(m)
+        if not self.overlaps:
+            return whole
+        halves = (self._in_turn(np.ceil(m / 2.0)), self._in_turn(np.maximum(np.floor(m / 2.0), 1.0)))
+        sums = sum(layer.count * (layer.allreduces + layer.exchanges) for layer in self.plan.layers)
+        return dual_batch(whole, halves, m, max(sums, 1))
+
+    def _in_turn(self, m: Array) -> dict[str, KernelTime]:
+        """Return ``parts`` with communication behind what computes [s]."""
         gemm = KernelTime()
         for group in self.matrices:
             gemm = gemm + group.time(self.chip, m)
@@ -176,8 +193,11 @@ class TokenTimes:
     def kernels(self, m: Array) -> dict[str, KernelTime]:
         """Return ``parts`` kernel by kernel, those of identical layers together.
 
-        Streaming kernels without a size of their own (cache writes) are one entry.
+        Streaming kernels without a size of their own (cache writes) are one entry. Half batches beside each other stay
+        ``parts``.
         """
+        if self.overlaps:
+            return self.parts(m)
         found: dict[str, KernelTime] = {}
         for number, group in enumerate(self.matrices):
             for shape, time in enumerate(group.by_shape(self.chip, m)):
@@ -296,6 +316,8 @@ def token_times(
     plan: ModelPlan,
     routing: Routing,
     network: Network | None = None,
+    *,
+    halved: bool = False,
 ) -> TokenTimes:
     """Bind a lowered model to a device's lanes and an engine's step parameters."""
     occurrences: Counter[LinearShape] = Counter()
@@ -314,6 +336,7 @@ def token_times(
         else None,
         exact_up_to=max(engine.capture_sizes, default=0),
         network=network,
+        halved=halved,
     )
 
 

@@ -72,40 +72,26 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
         scenario.parallelism,
         scenario.quantization,
     )
-    sampling = workload.sampling if workload else "greedy"
-    routing = _routing(workload.expert_routing) if workload else None
     eviction = resolved.kv_cache.eviction
     # Whoever evicts by attention all along needs its scores, which flash attention does not write.
-    attention = "naive" if eviction and eviction.kind == "h2o" else scenario.kernels.attention
+    options: dict[str, Any] = {
+        "sampling": workload.sampling if workload else "greedy",
+        "routing": _routing(workload.expert_routing) if workload else None,
+        "attention": "naive" if eviction and eviction.kind == "h2o" else scenario.kernels.attention,
+        "halved": scenario.parallelism.communication_overlap == "dual_batch",
+    }
     observation = eviction.latest if eviction and eviction.kind == "snapkv" else 0
     if scenario.parallelism.pipeline_parallel_size > 1:
-        return PipelineStepModel(
-            *target,
-            sampling=sampling,
-            routing=routing,
-            attention=attention,
-            networks=resolved.networks,
-            observation=observation,
-        )
-    fidelity = scenario.simulation.fidelity
+        return PipelineStepModel(*target, **options, networks=resolved.networks, observation=observation)
+    options["fidelity"] = scenario.simulation.fidelity
     if asked is None:
-        return StepModel(
-            *target,
-            sampling=sampling,
-            routing=routing,
-            attention=attention,
-            fidelity=fidelity,
-            observation=observation,
-        )
+        return StepModel(*target, **options, observation=observation)
     return SpeculativeStepModel(
         *target,
+        **options,
         num_speculative_tokens=asked.num_speculative_tokens,
         width=asked.width,
         draft=resolved.draft,
-        sampling=sampling,
-        routing=routing,
-        attention=attention,
-        fidelity=fidelity,
     )
 
 

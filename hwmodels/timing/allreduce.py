@@ -92,10 +92,26 @@ def allreduce_seconds(chip: Chip, params: AllReduceParams, message: Value, group
     return inside * form / _two_regimes(chip, params, clipped, group)
 
 
+BLOCKS = 36.0
+"""Thread blocks of an all-reduce, one a compute unit (512 threads; vLLM ``custom_all_reduce.cuh``, ``kMaxBlocks``)."""
+
+
 def allreduce_time(chip: Chip, params: AllReduceParams, message: Value, group: int) -> KernelTime:
-    """Return ``allreduce_seconds`` as a kernel time: communication throughout, fixed time included."""
+    """Return ``allreduce_seconds`` as a kernel time: communication throughout, fixed time included.
+
+    Its demands: the link for as long as it runs; ``BLOCKS`` compute units; HBM for what it sends, which is read there,
+    and for what it receives, which is written.
+
+    Approximation: a large message holds the units that a small one does (NCCL's rings take 16 to 32).
+    """
     seconds = allreduce_seconds(chip, params, message, group)
-    return KernelTime(communication=seconds, link_demand=seconds)
+    moved = 4.0 * (group - 1) / max(group, 1) * np.asarray(message) / chip.bandwidth
+    return KernelTime(
+        communication=seconds,
+        hbm_demand=np.minimum(moved, seconds),
+        compute_demand=seconds * min(BLOCKS / chip.units, 1.0),
+        link_demand=seconds,
+    )
 
 
 def _two_regimes(chip: Chip, p: AllReduceParams, size: Array, group: int) -> Array:

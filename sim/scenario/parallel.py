@@ -121,7 +121,7 @@ def unvalidated_parallelism(scenario: Scenario, model: ModelSpec) -> list[str]:
     """Say of pipelines and of data-parallel copies that nothing here was measured against them."""
     from ...hwmodels.lowering import has_experts
 
-    notes: list[str] = []
+    notes = _overlap(scenario, model)
     if scenario.parallelism.data_parallel_size > 1 and has_experts(model):
         notes.append(
             "parallelism.data_parallel_size is an unvalidated lever: no such run was measured; in the experts every "
@@ -134,6 +134,23 @@ def unvalidated_parallelism(scenario: Scenario, model: ModelSpec) -> list[str]:
         *notes,
         "parallelism.pipeline_parallel_size is an unvalidated lever: no pipelined run was measured; sends between "
         "stages are timed as sums over two GPUs, or by the network's datasheet",
+    ]
+
+
+def _overlap(scenario: Scenario, model: ModelSpec) -> list[str]:
+    """Say of communication beside compute what it does not do, or that nobody measured it."""
+    from ...hwmodels.lowering import has_experts
+
+    parallel = scenario.parallelism
+    if parallel.communication_overlap == "none":
+        return []
+    if parallel.tensor_parallel_size == 1 and not (parallel.data_parallel_size > 1 and has_experts(model)):
+        return [
+            "parallelism.communication_overlap: GPUs that sum nothing have nothing to overlap; it changes nothing"
+        ]
+    return [
+        "parallelism.communication_overlap is an unvalidated lever: no such step was measured; attention stays outside "
+        "of it, and the kernels that communicate hold their compute units and HBM"
     ]
 
 

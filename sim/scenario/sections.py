@@ -43,12 +43,15 @@ class Parallelism(Section):
     pipeline_parallel_size : groups of layers, each on its own GPUs
     data_parallel_size : copies of all but the routed experts, which they share; each composes its own steps
     expert_parallel : whole experts on different GPUs instead of slices of all experts
+    communication_overlap : dual_batch cuts a batch in two, of which one half sends while the other computes, wherever
+        that is quicker
     """
 
     tensor_parallel_size: PositiveCount = 1
     pipeline_parallel_size: PositiveCount = 1
     data_parallel_size: Annotated[PositiveCount, Le(4096)] = 1
     expert_parallel: Flag = False
+    communication_overlap: Literal["none", "dual_batch"] = "none"
 
 
 class Node(Section):
