@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from ..hwmodels.errors import MemboundError, unknown
 
-HELPERS = frozenset({"base", "pages", "predictor", "queues", "reordered", "ring", "slabs", "tree"})
+HELPERS = frozenset({"base", "pages", "predictor", "queues", "reordered", "ring", "runs", "slabs", "tree"})
 WORDS = {"kvcache": "allocator", "tierpolicy": "tier policy"}
 
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from .pages import PageAllocator
+from .runs import CachedRun, PoolContent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,16 +16,7 @@ if TYPE_CHECKING:
     from ..tiers.mover import Mover
     from ..tiers.swap import SwapSpace
     from ..tiers.tiers import TierStack
-
-
-class Block:
-    """A block whose content other requests may ask for."""
-
-    __slots__ = ("holders", "key")
-
-    def __init__(self) -> None:
-        self.key: int | None = None
-        self.holders = 1
+    from .runs import Piece
 
 
 class Remains:
@@ -38,23 +30,24 @@ class Remains:
 
 
 class Holding:
-    """What one request holds: blocks with shareable content, then ``private`` blocks that only need counting.
+    """What one request holds: ``shared`` blocks with shareable content, then ``private`` ones that only need counting.
 
-    ``cached`` of the shared ones are findable; the first ``known`` tokens will be when the request comes back;
-    ``bounded`` blocks hold what does not grow (windows, states).
+    ``cached`` of the shared ones are findable, in ``runs``; the first ``known`` tokens will be when the request comes
+    back; ``bounded`` blocks hold what does not grow (windows, states).
     """
 
-    __slots__ = ("bounded", "cached", "known", "private", "shared")
+    __slots__ = ("bounded", "cached", "known", "private", "runs", "shared")
 
     def __init__(self) -> None:
         self.bounded = 0
         self.known = 0
-        self.shared: list[Block] = []
+        self.runs: list[CachedRun] = []
+        self.shared = 0
         self.cached = 0
         self.private = 0
 
     def __len__(self) -> int:
-        return len(self.shared) + self.private
+        return self.shared + self.private
 
 
 class PagedAllocator(PageAllocator[Holding]):
@@ -105,8 +98,8 @@ class PagedAllocator(PageAllocator[Holding]):
             enable_prefix_caching=enable_prefix_caching,
             bounded_blocks=bounded_blocks,
         )
-        self._queue: OrderedDict[Block | Remains, None] = OrderedDict()
-        self._by_key: dict[int, dict[Block, None]] = {}
+        self._queue: OrderedDict[CachedRun | Remains, None] = OrderedDict()
+        self._content = PoolContent()
         self._remains: dict[Request, Remains] = {}
 
     def tracks_content_of(self, request: Request) -> bool:
@@ -120,13 +113,11 @@ class PagedAllocator(PageAllocator[Holding]):
         if not self.enable_prefix_caching or not (request.block_hashes or request in self._remains):
             return 0
         limit = (request.num_tokens - 1) // self.block_size
-        by_key, hits = self._by_key, 0
-        for key in request.block_hashes[:limit]:
-            if key not in by_key:
-                break
-            hits += 1
+        limit_shared = min(limit, len(request.block_hashes))
+        found = self._content.leading(request.block_hashes, limit_shared)
+        hits = found[-1][1] if found else 0
         if self.below is not None:
-            hits += self.below.found(request.block_hashes, hits, min(limit, len(request.block_hashes)))
+            hits += self.below.found(request.block_hashes, hits, limit_shared)
         if hits == len(request.block_hashes) and (remains := self._remains.get(request)):
             hits += min(remains.blocks, limit - hits)
         return hits * self.block_size
@@ -136,36 +127,38 @@ class PagedAllocator(PageAllocator[Holding]):
     ) -> bool:
         swapped = self.swap is not None and request in self.swap
         hits = cached // self.block_size
-        shared = self._shared(request, hits)
+        found = self._content.leading(request.block_hashes, min(hits, len(request.block_hashes)))
+        shared = found[-1][1] if found else 0
         restored = private = 0
         if not swapped:
-            restored = min(hits, len(request.block_hashes)) - len(shared)
-            private = hits - len(shared) - restored
-        idle = private + sum(block.holders == 0 for block in shared)
+            restored = min(hits, len(request.block_hashes)) - shared
+            private = hits - shared - restored
+        idle = private + sum(end - run.start for run, end in found if not run.holders)
         bounded = self._bounded(request.num_tokens_needed)
-        wanted = -(-max(tokens, must_hold) // self.block_size) - len(shared) - private + bounded
+        wanted = -(-max(tokens, must_hold) // self.block_size) - shared - private + bounded
         if wanted + idle + keep_free > self.free_blocks:
             return False
         if not request.num_preemptions:
             self.queried_tokens += request.input_tokens
             self.hit_tokens += cached
         holding = request.kv = Holding()
-        for block in shared:
-            if block.holders == 0:
-                del self._queue[block]
-            block.holders += 1
-        holding.shared = shared
-        holding.cached = len(shared)
+        for run, end in found:
+            part = run if end == run.stop else self._content.split(run, end)
+            if not part.holders:
+                self._queue.pop(part, None)
+            part.holders[holding] = None
+            holding.runs.append(part)
+        holding.shared = holding.cached = shared
         holding.bounded = bounded
         if private:
             self._revive(request, private)
             holding.private = private
         self.free_blocks -= idle
-        self.held_blocks += len(shared) + private
+        self.held_blocks += shared + private
         if restored:
             self._restore(request, holding, restored)
         elif swapped and self.swap is not None:
-            self.swap.take_back(request, -(-cached // self.block_size) - len(shared) + bounded)
+            self.swap.take_back(request, -(-cached // self.block_size) - shared + bounded)
         if bounded:
             self._take(bounded)
         self._extend(request, holding, tokens)
@@ -212,7 +205,7 @@ class PagedAllocator(PageAllocator[Holding]):
         # What a prefill has computed is known, though its token may not be; what a decode has computed is not yet.
         known = max(known, holding.known)
         findable = min(max(known // self.block_size - len(request.block_hashes), 0), private)
-        if not self.enable_prefix_caching or len(holding.shared) < len(request.block_hashes):
+        if not self.enable_prefix_caching or holding.shared < len(request.block_hashes):
             findable = 0
         self._let_go(request, holding, findable)
 
@@ -222,52 +215,36 @@ class PagedAllocator(PageAllocator[Holding]):
         """Take back all that is held; the first ``findable`` private blocks stay findable by the request."""
         total, private = len(holding), holding.private
         if self.below is not None and holding.cached:
-            self.below.released(request.block_hashes[: holding.cached])
-        self._blank += private - findable + holding.bounded
-        released = private + holding.bounded
+            self.below.released(request.block_hashes, holding.cached)
+        blank = private - findable + holding.bounded + holding.shared - holding.cached
+        self._blank += blank
+        released = findable + blank
         if findable:
             self._leave_behind(request, findable)
-        for block in reversed(holding.shared):
-            block.holders -= 1
-            if block.holders == 0:
-                released += 1
-                if block.key is None:
-                    self._blank += 1
-                else:
-                    self._queue[block] = None
+        for run in reversed(holding.runs):
+            del run.holders[holding]
+            if not run.holders:
+                released += len(run)
+                self._queue[run] = None
         self.free_blocks += released
         self.held_blocks -= total
         request.kv = None
 
-    def _shared(self, request: Request, hits: int) -> list[Block]:
-        """Return the leading blocks, up to ``hits``, whose content is in the pool."""
-        shared: list[Block] = []
-        for key in request.block_hashes[:hits]:
-            same = self._by_key.get(key)
-            if same is None:
-                break
-            shared.append(next(iter(same)))
-        return shared
-
     def _restore(self, request: Request, holding: Holding, count: int) -> None:
         """Take blocks for what the tiers hold of the prompt beyond ``holding``, and order it from there."""
         assert self.below is not None
-        start = len(holding.shared)
-        self.below.restore(request.block_hashes, start, start + count)
+        start, stop = holding.shared, holding.shared + count
+        self.below.restore(request.block_hashes, start, stop)
         self._take(count)
         self.held_blocks += count
-        for key in request.block_hashes[start : start + count]:
-            block = Block()
-            block.key = key
-            self._by_key.setdefault(key, {})[block] = None
-            holding.shared.append(block)
-        holding.cached = start + count
+        self._content.add(holding, request.block_hashes, start, stop)
+        holding.shared = holding.cached = stop
 
     def _without_content(self) -> int:
         """Free blocks that are taken before the first whose content has to be moved [blocks]."""
         found = self._blank
         for entry in self._queue:
-            if isinstance(entry, Block):
+            if not isinstance(entry, Remains):
                 break
             found += entry.blocks
         return found
@@ -291,8 +268,8 @@ class PagedAllocator(PageAllocator[Holding]):
             self._take(added)
             self.held_blocks += added
             if self.enable_prefix_caching:
-                shareable = min(max(len(request.block_hashes) - len(holding.shared), 0), added)
-                holding.shared.extend(Block() for _ in range(shareable))
+                shareable = min(max(len(request.block_hashes) - holding.shared, 0), added)
+                holding.shared += shareable
                 added -= shareable
             holding.private += added
         if request.draft is not None:
@@ -303,14 +280,13 @@ class PagedAllocator(PageAllocator[Holding]):
 
     def _publish(self, request: Request, holding: Holding, known: int) -> None:
         """Make the shareable blocks among the first ``known`` tokens findable."""
-        full = min(known // self.block_size, len(holding.shared))
-        if self.below is not None and full > holding.cached:
+        full = min(known // self.block_size, holding.shared)
+        if full <= holding.cached:
+            return
+        if self.below is not None:
             self.below.computed(request.block_hashes, holding.cached, full)
-        for index in range(holding.cached, full):
-            block = holding.shared[index]
-            block.key = request.block_hashes[index]
-            self._by_key.setdefault(block.key, {})[block] = None
-        holding.cached = max(holding.cached, full)
+        self._content.add(holding, request.block_hashes, holding.cached, full)
+        holding.cached = full
 
     def _take(self, count: int) -> None:
         """Take blocks from the front of the free queue and forget what they held."""
@@ -320,29 +296,24 @@ class PagedAllocator(PageAllocator[Holding]):
             return
         count -= self._blank
         self._blank = 0
+        gone: list[Piece] = []
         while count:
             oldest = next(iter(self._queue))
-            if isinstance(oldest, Block):
-                self._forget(oldest)
-                taken = 1
-            else:
+            if isinstance(oldest, Remains):
                 taken = min(count, oldest.blocks)
                 oldest.blocks -= taken
-                if oldest.blocks:
-                    break
-                if oldest.owner is not None:
+                empty = not oldest.blocks
+                if empty and oldest.owner is not None:
                     del self._remains[oldest.owner]
-            del self._queue[oldest]
+            else:
+                taken = min(count, len(oldest))
+                gone += self._content.forget(oldest, taken)
+                empty = not len(oldest)
+            if empty:
+                del self._queue[oldest]
             count -= taken
-
-    def _forget(self, block: Block) -> None:
-        assert block.key is not None
-        same = self._by_key[block.key]
-        del same[block]
-        if not same:
-            del self._by_key[block.key]
-            if self.below is not None:
-                self.below.evicted(block.key)
+        if gone and self.below is not None:
+            self.below.evicted(gone)
 
     def _leave_behind(self, request: Request, blocks: int) -> None:
         """Queue a request's private blocks: findable by itself if it comes back, else by nobody."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar
+
+from ..kvcache.runs import Piece
 
 
 class TierPolicy(ABC):
-    """The keys that a tier holds, and which one goes when there is no room.
+    """The blocks that a tier holds, by their keys, and which ones go when there is no room.
+
+    Blocks come as neighbours in one prompt, whose keys are chained (an equal key means an equal prefix). Of those used
+    or taken in together the last is first in turn, so that the beginning of a prompt is kept longest.
 
     Attributes
     ----------
     name : the name used in scenario files
-    capacity : keys it can hold, at least 1 [blocks]
+    capacity : blocks it can hold, at least 1 [blocks]
     """
 
     name: ClassVar[str]
@@ -25,29 +30,50 @@ class TierPolicy(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
+    def reach(self, keys: Sequence[int], start: int, stop: int) -> int:
+        """Return up to which block, at most ``stop``, a prompt is held from ``start`` on without a gap."""
+
+    @abstractmethod
+    def touch(self, keys: Sequence[int], start: int, stop: int) -> None:
+        """Learn that blocks of a prompt were used; those it does not hold do not count."""
+
+    @abstractmethod
+    def add(self, keys: Sequence[int], start: int, stop: int) -> tuple[int, list[Piece]]:
+        """Take in the blocks it does not hold; return how many, and which had to go, each piece from its end."""
+
+
+class KeyPolicy(TierPolicy):
+    """A policy that looks at every block by itself."""
+
+    @abstractmethod
     def __contains__(self, key: int) -> bool: ...
 
     @abstractmethod
-    def touch(self, key: int) -> None:
+    def touch_key(self, key: int) -> None:
         """Learn that a key it holds was used."""
 
     @abstractmethod
-    def add(self, key: int) -> int | None:
+    def add_key(self, key: int) -> int | None:
         """Take in a key it does not hold; return the key that had to go for it, None if there was room."""
 
-    def touch_all(self, keys: Iterable[int]) -> None:
-        """Learn that keys were used, one after the other; those it does not hold do not count."""
-        for key in keys:
-            if key in self:
-                self.touch(key)
+    def reach(self, keys: Sequence[int], start: int, stop: int) -> int:
+        """Return up to which block a prompt is held without a gap."""
+        return next((index for index in range(start, stop) if keys[index] not in self), max(start, stop))
 
-    def add_all(self, keys: Iterable[int]) -> tuple[int, list[int]]:
-        """Take in the keys it does not hold, one after the other; return how many, and which had to go."""
-        added, gone = 0, list[int]()
-        for key in keys:
-            if key not in self:
+    def touch(self, keys: Sequence[int], start: int, stop: int) -> None:
+        """Learn that blocks were used, one after the other."""
+        for index in range(stop - 1, start - 1, -1):
+            if keys[index] in self:
+                self.touch_key(keys[index])
+
+    def add(self, keys: Sequence[int], start: int, stop: int) -> tuple[int, list[Piece]]:
+        """Take in blocks, one after the other."""
+        added = 0
+        gone: list[Piece] = []
+        for index in range(stop - 1, start - 1, -1):
+            if keys[index] not in self:
                 added += 1
-                old = self.add(key)
+                old = self.add_key(keys[index])
                 if old is not None:
-                    gone.append(old)
+                    gone.append(((old,), 0, 1))
         return added, gone

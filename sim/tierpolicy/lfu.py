@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .base import TierPolicy
+from .base import KeyPolicy
 
 
-class LFU(TierPolicy):
+class LFU(KeyPolicy):
     """Keep what was used most often since it came; of equals the one used longest ago goes.
 
     What it optimises: content of steady popularity (system prompts) against scans. What it starves: new
@@ -19,7 +19,7 @@ class LFU(TierPolicy):
     capacity : keys it can hold [blocks]
 
     >>> tier = LFU(2)
-    >>> tier.add(1), tier.add(2), tier.touch(1), tier.add(3)
+    >>> tier.add_key(1), tier.add_key(2), tier.touch_key(1), tier.add_key(3)
     (None, None, None, 2)
     """
 
@@ -37,7 +37,7 @@ class LFU(TierPolicy):
     def __contains__(self, key: int) -> bool:
         return key in self._uses
 
-    def touch(self, key: int) -> None:
+    def touch_key(self, key: int) -> None:
         """Count one more use of a key."""
         uses = self._uses[key]
         same = self._by_uses[uses]
@@ -49,7 +49,7 @@ class LFU(TierPolicy):
         self._uses[key] = uses + 1
         self._by_uses.setdefault(uses + 1, OrderedDict())[key] = None
 
-    def add(self, key: int) -> int | None:
+    def add_key(self, key: int) -> int | None:
         """Take in a key with one use; the least used one goes first if there is no room."""
         gone: int | None = None
         if len(self._uses) >= self.capacity:

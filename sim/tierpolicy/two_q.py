@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .base import TierPolicy
+from .base import KeyPolicy
 
 
-class TwoQ(TierPolicy):
+class TwoQ(KeyPolicy):
     """New keys pass through a first-in, first-out queue; only one that comes back after leaving it is kept by LRU.
 
     What it optimises: reuse beside scans, without counting. What it starves: content whose second use comes
@@ -19,7 +19,7 @@ class TwoQ(TierPolicy):
     capacity : keys it can hold [blocks]
 
     >>> tier = TwoQ(4)
-    >>> [tier.add(key) for key in (1, 2, 3, 4, 5)], tier.add(1), 1 in tier
+    >>> [tier.add_key(key) for key in (1, 2, 3, 4, 5)], tier.add_key(1), 1 in tier
     ([None, None, None, None, 1], 2, True)
     """
 
@@ -39,12 +39,12 @@ class TwoQ(TierPolicy):
     def __contains__(self, key: int) -> bool:
         return key in self._kept or key in self._first
 
-    def touch(self, key: int) -> None:
+    def touch_key(self, key: int) -> None:
         """Make a kept key the last to go; uses inside the first queue are of one piece and do not count."""
         if key in self._kept:
             self._kept.move_to_end(key)
 
-    def add(self, key: int) -> int | None:
+    def add_key(self, key: int) -> int | None:
         """Take in a key: for long if its name is remembered, else into the first queue."""
         gone = self._make_room() if len(self) >= self.capacity else None
         if key in self._names:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..metrics.figures import Figure, Unknown
 
 if TYPE_CHECKING:
+    from ..kvcache.runs import Piece
     from ..tierpolicy.base import TierPolicy
     from .mover import Mover
     from .route import Route
@@ -65,64 +66,77 @@ class TierStack:
 
     def found(self, keys: Sequence[int], start: int, stop: int) -> int:
         """Count the keys from ``start`` on that some tier holds, up to the first that none does [blocks]."""
-        policies = [tier.policy for tier in self.tiers]
-        for index in range(start, stop):
-            key = keys[index]
-            if not any(key in policy for policy in policies):
-                return index - start
-        return max(stop - start, 0)
+        at, before = start, -1
+        while before < at < stop:
+            before = at
+            for tier in self.tiers:
+                at = tier.policy.reach(keys, at, stop)
+        return max(at - start, 0)
 
     def restore(self, keys: Sequence[int], start: int, stop: int) -> None:
         """Order the transfer of blocks that were found; each comes from the first tier that holds it."""
         blocks = [0] * len(self.tiers)
-        for index in range(stop - 1, start - 1, -1):
-            key = keys[index]
-            level = next(number for number, tier in enumerate(self.tiers) if key in tier.policy)
-            self.tiers[level].policy.touch(key)
-            blocks[level] += 1
-            for number in range(level - 1, -1, -1):
-                self._take_in(number, (key,))
+        if self.tiers[0].policy.reach(keys, start, stop) == stop:
+            self.tiers[0].policy.touch(keys, start, stop)
+            blocks[0] = stop - start
+        else:
+            for index in range(stop - 1, start - 1, -1):
+                blocks[self._promote(keys, index)] += 1
         for tier, count in zip(self.tiers, blocks, strict=True):
             if count:
                 tier.hit_blocks += count
                 self.mover.before(f"read {tier.kind}", tier.route, "read", count)
 
+    def _promote(self, keys: Sequence[int], index: int) -> int:
+        """Let every tier before the first that holds a block take it in; return that one's number."""
+        held = (tier.policy.reach(keys, index, index + 1) > index for tier in self.tiers)
+        level = next(number for number, found in enumerate(held) if found)
+        self.tiers[level].policy.touch(keys, index, index + 1)
+        for number in range(level - 1, -1, -1):
+            self._take_in(number, [(keys, index, index + 1)])
+        return level
+
     def computed(self, keys: Sequence[int], start: int, stop: int) -> None:
         """Learn that blocks were computed: tiers that are written through take those they lack."""
-        fresh = keys[start:stop]
         for number, tier in enumerate(self.tiers):
             if tier.through:
-                count = self._take_in(number, reversed(fresh))
+                count = self._take_in(number, [(keys, start, stop)])
                 if count and not number:
                     self.mover.after(f"write {tier.kind}", tier.route, "write", count)
 
-    def released(self, keys: Sequence[int]) -> None:
-        """Learn that a request has let go of blocks: their last use was now, that of the first one latest."""
+    def released(self, keys: Sequence[int], stop: int) -> None:
+        """Learn that a request has let go of its first blocks: their last use was now, that of the first one latest."""
         for tier in self.tiers:
-            tier.policy.touch_all(reversed(keys))
+            tier.policy.touch(keys, 0, stop)
 
-    def evicted(self, key: int) -> None:
-        """Learn that the device's memory has let go of a block, whose room the next step takes."""
+    def evicted(self, pieces: Sequence[Piece]) -> None:
+        """Learn that the device's memory has let go of blocks, whose room the next step takes."""
         tier = self.tiers[0]
-        if tier.through or key in tier.policy:
+        if tier.through:
             return
-        self._take_in(0, (key,))
-        self.mover.before(f"evict to {tier.kind}", tier.route, "write", 1)
+        count = self._take_in(0, pieces)
+        if count:
+            self.mover.before(f"evict to {tier.kind}", tier.route, "write", count)
 
-    def _take_in(self, number: int, keys: Iterable[int]) -> int:
-        """Let a tier hold the keys that it lacks, and return how many [blocks].
+    def _take_in(self, number: int, pieces: Sequence[Piece]) -> int:
+        """Let a tier hold the blocks that it lacks, and return how many [blocks].
 
         What has to go for them falls to the next tier if that takes what others let go.
         """
         tier = self.tiers[number]
-        count, gone = tier.policy.add_all(keys)
-        tier.written_blocks += count
-        tier.evicted_blocks += len(gone)
+        added = 0
+        gone: list[Piece] = []
+        for piece in pieces:
+            more, went = tier.policy.add(*piece)
+            added += more
+            gone += went
+        tier.written_blocks += added
+        tier.evicted_blocks += sum(stop - start for _, start, stop in gone)
         tier.peak_blocks = max(tier.peak_blocks, len(tier.policy))
         below = number + 1
         if gone and below < len(self.tiers) and not self.tiers[below].through:
             self._take_in(below, gone)
-        return count
+        return added
 
     def figures(self, queried_tokens: int, block_size: int, wall_ns: int) -> dict[str, dict[str, Any]]:
         """Return what a run's summary says of each tier, by kind."""
