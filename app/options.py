@@ -26,8 +26,22 @@ Sets = Annotated[
         help="Set any leaf of the scenario: --set scheduler.max_num_seqs=64. Repeatable.",
     ),
 ]
+
+
+def _jobs(value: int | None) -> int | None:
+    """Refuse a number of workers that cannot be, also where nothing is left to run."""
+    if value is not None:
+        from ..sim.studies.backends import check_jobs
+
+        check_jobs(value)
+    return value
+
+
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", metavar="N", help="Workers; default: one a core.", show_default=False)
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", help="Workers; default: one a core.", show_default=False, callback=_jobs
+    ),
 ]
 Backend = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="Where runs happen: joblib (here), dask, ray.")

@@ -207,6 +207,7 @@ def _vllm_pool(
     if printed.kv_bytes is not None:
         stages = tuple(replace(stage, pool_bytes=printed.kv_bytes) for stage in stages)
     blocks, source = _blocks(settings, printed, layout, rules, min(stage.blocks for stage in stages))
+    _check_card(settings, case.total_bytes, max(1, *(stage.bytes_per_block for stage in stages)), device.id)
     if source != "printed" and settings.num_gpu_blocks_override is None and blocks <= rules.null_blocks:
         raise case.refuse(settings, ranks)
     warnings = [*layout.notes, *printed.warnings, *case.memory_warnings(settings, stages)]
@@ -232,6 +233,24 @@ def _vllm_pool(
         warnings=tuple(warnings),
     )
     return replace(pool, warnings=(*pool.warnings, *length_warnings(pool)))
+
+
+def _check_card(settings: PoolSettings, total_bytes: int, bytes_per_block: int, device: str) -> None:
+    """Refuse a pool or a reserve that is set larger than the whole memory of the card [B]."""
+    override = settings.num_gpu_blocks_override
+    asked = {
+        "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
+        "reserve_bytes": settings.reserve_bytes,
+        "num_gpu_blocks_override": None if override is None else override * bytes_per_block,
+    }
+    for name, size in asked.items():
+        if size is not None and size > total_bytes:
+            given = f"{override:,} blocks, " if name == "num_gpu_blocks_override" else ""
+            most = f", {total_bytes // bytes_per_block:,} blocks" if given else ""
+            raise CapacityError(
+                f"kv_cache.{name}: {given}{in_gib(size)} GiB on {device}; allowed: at most its "
+                f"{in_gib(total_bytes)} GiB{most}"
+            )
 
 
 def _blocks(

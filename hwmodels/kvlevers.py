@@ -74,9 +74,14 @@ def share_layers(model: ModelSpec, every: int) -> ModelSpec:
     Raises
     ------
     UnsupportedError
-        The model keeps latents.
+        The model keeps latents, or has fewer layers.
     """
     _changed(model, lambda mixer: mixer)
+    if every > model.n_layers:
+        raise UnsupportedError(
+            f"kv_cache.cross_layer_sharing {every}: {model.id} has {model.n_layers} layers; allowed: 1 to "
+            f"{model.n_layers}"
+        )
     layers: list[LayerGroup] = []
     places: list[
         tuple[int, int]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import BeforeValidator, WithJsonSchema
 
 from .errors import UnitError
@@ -20,6 +20,19 @@ from .errors import UnitError
 _NUMBER = re.compile(
     r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*|(?=\.\d))(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(.*)", re.DOTALL
 )
+
+MOST = 2**31 - 1
+"""Most things that are counted: what an engine's 32-bit tensors index [-]."""
+LARGEST_BYTES = 2**60
+"""Largest size, an EiB: more than any machine holds [B]."""
+FASTEST_BYTES = 1e18
+"""Fastest transfer, an EB/s: more than a rack's memory together [B/s]."""
+LONGEST_S = 2**62 // 10**9
+"""Longest time, 146 years: what a clock of 64-bit nanoseconds can tell apart [s]."""
+FASTEST_RATE = 1e9
+"""Most events a second: one a tick of that clock [1/s]."""
+LARGEST_FACTOR = 1e12
+"""Largest factor [-]."""
 
 _COUNT = {"": 1, "k": 10**3, "K": 2**10, "Ki": 2**10, "m": 10**6, "M": 2**20, "Mi": 2**20}
 _BYTE_PREFIX = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -241,14 +254,25 @@ def _schema(pattern_hint: str) -> WithJsonSchema:
     )
 
 
-Count = Annotated[int, BeforeValidator(parse_count), Ge(0), _schema("a count: 8000, 8k = 8,000, 8K = 8,192")]
-PositiveCount = Annotated[
+Count = Annotated[
+    int, BeforeValidator(parse_count), Ge(0), Le(MOST), _schema("a count: 8000, 8k = 8,000, 8K = 8,192")
+]
+Unbounded = Annotated[
     int, BeforeValidator(parse_count), Gt(0), _schema("a count above 0: 256, 8k = 8,000, 8K = 8,192")
 ]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Ge(0), _schema("bytes: 80GiB, 80GB")]
-RateBytes = Annotated[float, BeforeValidator(parse_rate_bytes), Ge(0), _schema("bytes a second: 3.35TB/s")]
-Seconds = Annotated[float, BeforeValidator(parse_seconds), Ge(0), _schema("a duration: 250ms, 1.5s")]
+"""A count above 0 that whoever uses it bounds."""
+PositiveCount = Annotated[Unbounded, Le(MOST)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Ge(0), Le(LARGEST_BYTES), _schema("bytes: 80GiB, 80GB")]
+RateBytes = Annotated[
+    float, BeforeValidator(parse_rate_bytes), Ge(0), Le(FASTEST_BYTES), _schema("bytes a second: 3.35TB/s")
+]
+Seconds = Annotated[
+    float, BeforeValidator(parse_seconds), Ge(0), Le(LONGEST_S), _schema("a duration: 250ms, 1.5s")
+]
 Flops = Annotated[float, BeforeValidator(parse_flops), Ge(0), _schema("FLOP a second: 989TFLOP/s")]
 Hertz = Annotated[float, BeforeValidator(parse_hertz), Ge(0), _schema("a clock: 1980MHz")]
 Watts = Annotated[float, BeforeValidator(parse_watts), Ge(0), _schema("a power: 700W")]
-Factor = Annotated[float, BeforeValidator(parse_factor), Ge(0), _schema("a factor: x1.5, 1.5, 25%")]
+Rate = Annotated[float, Gt(0), Le(FASTEST_RATE)]
+Factor = Annotated[
+    float, BeforeValidator(parse_factor), Ge(0), Le(LARGEST_FACTOR), _schema("a factor: x1.5, 1.5, 25%")
+]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 NOMINAL = 0.9
 MIN_DRAWS, MAX_DRAWS = 2, 10_000
+MOST_JOBS = 1024
+"""Most processes."""
 FEW = 19
 """The extremes of fewer draws than this hold less than 90 % of what could be."""
 
@@ -143,8 +145,8 @@ def check_draws(draws: int, jobs: int | None = None) -> None:
     """Refuse numbers of draws and processes that cannot be, before the run that would use them."""
     if not MIN_DRAWS <= draws <= MAX_DRAWS:
         raise DrawsError(f"draws {draws}; allowed: {MIN_DRAWS} to {MAX_DRAWS}")
-    if jobs is not None and jobs < 1:
-        raise DrawsError(f"jobs {jobs}; allowed: 1 or more")
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise DrawsError(f"jobs {jobs}; allowed: 1 to {MOST_JOBS:,}")
 
 
 def _rows(resolved: ResolvedScenario, draws: int, workers: int) -> Iterable[dict[str, float]]:

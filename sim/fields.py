@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from ..hwmodels.errors import MemboundError
-from ..hwmodels.units import parse_bytes, parse_count, parse_factor
+from ..hwmodels.units import MOST, parse_count, parse_factor
 
 
 class ScenarioError(MemboundError):
@@ -30,6 +30,8 @@ class Section(BaseModel):
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
+MOST_GPUS = 4096
+"""Most GPUs of one machine, or of one way of sharing a model out: seven times the largest NVLink domain [-]."""
 
 
 def _or_auto(parse: Callable[[object], object]) -> BeforeValidator:
@@ -39,10 +41,21 @@ def _or_auto(parse: Callable[[object], object]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-def _positive(value: object) -> int:
-    number = parse_count(value)
+def _positive(value: object, most: int = MOST) -> int:
+    number = _count(value, most)
     if number <= 0:
         raise ValueError(f"{value!r} is not above 0")
+    return number
+
+
+def _group(value: object) -> int:
+    return _positive(value, MOST_GPUS)
+
+
+def _count(value: object, most: int = MOST) -> int:
+    number = parse_count(value)
+    if number > most:
+        raise ValueError(f"{value!r} is out of range; allowed: at most {most}")
     return number
 
 
@@ -68,7 +81,7 @@ AutoFlag = Annotated[bool | Auto, _or_auto(_flag), WithJsonSchema({"enum": [True
 AutoCount = Annotated[
     int | Auto, _or_auto(_positive), _schema("a count above 0, or auto", "integer", "string")
 ]
-AutoCountOr0 = Annotated[int | Auto, _or_auto(parse_count), _schema("a count, or auto", "integer", "string")]
-AutoBytes = Annotated[int | Auto, _or_auto(parse_bytes), _schema("80GiB, or auto", "integer", "string")]
+AutoGroup = Annotated[int | Auto, _or_auto(_group), _schema("a count above 0, or auto", "integer", "string")]
+AutoCountOr0 = Annotated[int | Auto, _or_auto(_count), _schema("a count, or auto", "integer", "string")]
 Share = Annotated[float, BeforeValidator(_share), _schema("a share: 0.9, 90%", "number", "string")]
 AutoShare = Annotated[float | Auto, _or_auto(_share), _schema("a share, or auto", "number", "string")]

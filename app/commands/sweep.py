@@ -70,6 +70,6 @@ def sweep(
 
 def _slice(text: str) -> tuple[int, int]:
     number, slash, count = text.partition("/")
-    if not (slash and number.isdigit() and count.isdigit()):
+    if not (slash and text.isascii() and number.isdigit() and count.isdigit()):
         raise UsageError(f"--slice {text}: not a slice; allowed: 3/16 for the third of sixteen")
     return int(number), int(count)

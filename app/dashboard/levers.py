@@ -61,15 +61,15 @@ class Lever:
         if self.kind == "choice":
             if text in self.choices:
                 return text
-            raise ValueError(f"{text!r} is not known")
+            raise ValueError(f"{text[:60]!r} is not known")
         if text == "" and self.default is None:
             return None
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(f"{text!r} is not a number; allowed: {self.allowed}") from None
+            raise ValueError(f"{text[:60]!r} is not a number; allowed: {self.allowed}") from None
         if not self.low <= value <= self.high or (self.kind == "whole" and not value.is_integer()):
-            raise ValueError(f"{text} is not allowed; allowed: {self.allowed}")
+            raise ValueError(f"{text[:60]} is not allowed; allowed: {self.allowed}")
         return int(value) if self.kind == "whole" else value
 
     @property

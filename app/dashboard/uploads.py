@@ -39,6 +39,10 @@ LARGEST = 20 * 2**20
 LARGEST_UNPACKED = 200 * 2**20
 """Largest a gzip file may become [B]."""
 TYPES = ("json", "jsonl", "csv", "parquet", "gz")
+MOST_CELLS = 5_000_000
+"""Most rows times columns of a Parquet file: its columns pack by any factor [-]."""
+LONGEST_NAME = 80
+"""Characters of a file's name that are shown [-]."""
 MOST_RUNS = 40
 """Served runs of a table that are replayed."""
 
@@ -101,9 +105,12 @@ class _Files:
             place = folder / str(at)
             place.mkdir()
             path = place / _safe(name)
-            _check_size(name, content)
+            shown = name if len(name) <= LONGEST_NAME else f"{name[:50]}…{name[-20:]}"
+            _check_size(shown, content)
             path.write_bytes(content)
-            self._sort(name, path, content)
+            if path.suffix == ".parquet":
+                _check_cells_of(shown, path)
+            self._sort(shown, path, content)
 
     def _sort(self, name: str, path: Path, content: bytes) -> None:
         if path.name.endswith(".json") and b'"fits"' in content:
@@ -206,6 +213,21 @@ def _check_size(name: str, content: bytes) -> None:
         raise UploadError(f"{name} has {len(content) / 2**20:.1f} MiB; allowed: {LARGEST / 2**20:.0f} MiB")
     if content[:2] == b"\x1f\x8b" and len(_unpacked(name, content)) > LARGEST_UNPACKED:
         raise UploadError(f"{name} unpacks to more than {LARGEST_UNPACKED / 2**20:.0f} MiB")
+
+
+def _check_cells_of(name: str, path: Path) -> None:
+    """Refuse a Parquet file that is small and holds more than memory does."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    try:
+        found = read_metadata(path)
+    except (ArrowException, OSError):
+        return  # whoever reads it says what is wrong
+    if found.num_rows * found.num_columns > MOST_CELLS:
+        raise UploadError(
+            f"{name} has {found.num_rows:,} rows of {found.num_columns} columns; allowed: {MOST_CELLS:,} values"
+        )
 
 
 def _unpacked(name: str, content: bytes) -> bytes:

@@ -9,7 +9,7 @@ from annotated_types import Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, model_serializer, model_validator
 
 from ...hwmodels.errors import unknown
-from ...hwmodels.units import Count, PositiveCount, Seconds, parse_count
+from ...hwmodels.units import Count, PositiveCount, Rate, Seconds, parse_count
 from ..fields import Section
 from .device import Device
 from .price import Price
@@ -123,7 +123,7 @@ class TokenBucket(Section):
     burst : requests that are let in at once after a quiet time
     """
 
-    rate_per_s: Annotated[float, Gt(0), Le(1e9)]
+    rate_per_s: Rate
     burst: PositiveCount = 1
 
 

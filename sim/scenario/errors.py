@@ -28,6 +28,7 @@ _WANTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
     "string_type": "text",
+    "string_too_long": "a short text; allowed: up to 200 characters",
     "list_type": "a list",
     "tuple_type": "a list",
     "dict_type": "a section of keys",

@@ -325,9 +325,14 @@ def _workload(scenario: Scenario, engine: EngineProfile) -> Workload:
         raise ScenarioError("workload: missing; give a trace (workload.trace.path), or arrivals and lengths")
     classes = tuple(scenario.slo.classes) if scenario.slo else ()
     turnaround_s = engine.client_overhead_s + engine.client_turnaround_s if engine.scope == "full" else 0.0
-    return build_workload(
+    load = build_workload(
         scenario.workload, scenario.simulation.seed, slo_classes=classes, turnaround_s=turnaround_s
     )
+    for name in classes:
+        if name not in load.slo_classes:
+            known = ", ".join(load.slo_classes)
+            raise ScenarioError(f"slo.classes.{name}: no request is of this class; allowed: {known}")
+    return load
 
 
 def _price(scenario: Scenario, device: DeviceProfile) -> tuple[float | None, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
+from annotated_types import MaxLen
 from pydantic import ValidationError
 
 from ..fields import Section
@@ -72,7 +73,7 @@ class Scenario(Section):
     """
 
     schema_version: Literal[1] = 1
-    name: str = ""
+    name: Annotated[str, MaxLen(200)] = ""
     device: Device
     model: str
     engine: str = DEFAULT_ENGINE

@@ -11,9 +11,21 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from ...hwmodels.errors import unknown
 from ...hwmodels.kvcaches import KV_DTYPE_BITS
 from ...hwmodels.tier import list_tiers
-from ...hwmodels.units import Bytes, PositiveCount, RateBytes, Seconds
+from ...hwmodels.units import Bytes, PositiveCount, RateBytes, Seconds, Unbounded
 from ...hwmodels.weightformat import FORMATS, SYNONYMS
-from ..fields import AUTO, Auto, AutoCount, AutoCountOr0, AutoFlag, AutoShare, Flag, Section, Share
+from ..fields import (
+    AUTO,
+    MOST_GPUS,
+    Auto,
+    AutoCount,
+    AutoCountOr0,
+    AutoFlag,
+    AutoGroup,
+    AutoShare,
+    Flag,
+    Section,
+    Share,
+)  # fmt: skip
 
 Open = dict[str, Any]  # a section whose part is not built yet: named in the schema, refused when resolved
 
@@ -34,6 +46,9 @@ ActivationName = Annotated[
 KVDtypeName = Annotated[str, _known("KV cache dtype", {AUTO, *KV_DTYPE_BITS})]
 
 
+GroupSize = Annotated[Unbounded, Le(MOST_GPUS)]
+
+
 class Parallelism(Section):
     """How one replica is spread over GPUs.
 
@@ -47,9 +62,9 @@ class Parallelism(Section):
         that is quicker
     """
 
-    tensor_parallel_size: PositiveCount = 1
-    pipeline_parallel_size: PositiveCount = 1
-    data_parallel_size: Annotated[PositiveCount, Le(4096)] = 1
+    tensor_parallel_size: GroupSize = 1
+    pipeline_parallel_size: GroupSize = 1
+    data_parallel_size: GroupSize = 1
     expert_parallel: Flag = False
     communication_overlap: Literal["none", "dual_batch"] = "none"
 
@@ -64,7 +79,7 @@ class Node(Section):
     inter_node_link : network between machines: infiniband (auto), roce, ethernet, or a bandwidth of one GPU
     """
 
-    gpus: AutoCount = AUTO
+    gpus: AutoGroup = AUTO
     link: str = AUTO
     inter_node_link: str = AUTO
 
@@ -150,8 +165,8 @@ class Tier(Section):
     capacity: Bytes | None = None
     policy: str = "lru"
     write: Literal["through", "back"] = "through"
-    read_bandwidth: Annotated[RateBytes, Gt(0)] | None = None
-    write_bandwidth: Annotated[RateBytes, Gt(0)] | None = None
+    read_bandwidth: Annotated[RateBytes, Ge(1)] | None = None
+    write_bandwidth: Annotated[RateBytes, Ge(1)] | None = None
     latency: Seconds | None = None
     queue_depth: PositiveCount | None = None
 
@@ -282,8 +297,8 @@ class Speculative(Section):
 
     method: Literal["draft", "ngram", "eagle", "mtp"]
     draft_model: str | None = None
-    num_speculative_tokens: Annotated[PositiveCount, Le(64)]
-    width: Annotated[PositiveCount, Le(64)] = 1
+    num_speculative_tokens: Annotated[Unbounded, Le(64)]
+    width: Annotated[Unbounded, Le(64)] = 1
     acceptance: Share | Annotated[tuple[Share, ...], Field(min_length=1)]
     acceptance_mode: Literal["sampled", "expected"] = "sampled"
     disable_by_batch_size: PositiveCount | None = None
@@ -406,7 +421,7 @@ class Simulation(Section):
     window : also tell of the run by windows of arrival time, such as 1h of a day; null does not [s]
     """
 
-    seed: Annotated[int, BeforeValidator(_seed), Ge(0)] = 0
+    seed: Annotated[int, BeforeValidator(_seed), Ge(0), Le(2**64 - 1)] = 0
     fidelity: Literal["step", "kernel"] = "step"
     fast_forward: Flag = True
     warmup: Seconds | Auto = AUTO

@@ -19,6 +19,8 @@ from .study import StudyError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Numbered = Iterator[tuple[int, Result]]
+MOST_JOBS = 1024
+"""Most workers of one study."""
 RETRIES = 3
 """How often a task is given to another worker after one has died under it."""
 
@@ -50,9 +52,19 @@ def run_tasks(
         raise StudyError(unknown("backend", backend, BACKENDS))
     if address is not None and backend == "joblib":
         raise StudyError(f"address {address!r} is for a cluster; add --backend dask or --backend ray")
-    if jobs is not None and jobs < 1:
-        raise StudyError(f"jobs {jobs}; allowed: 1 or more")
+    check_jobs(jobs)
     return run(function, tasks, address, min(jobs or os.cpu_count() or 1, max(len(tasks), 1)))
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Refuse a number of workers that cannot be.
+
+    Raises
+    ------
+    StudyError : below 1, or above 1,024
+    """
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise StudyError(f"jobs {jobs}; allowed: 1 to {MOST_JOBS:,}")
 
 
 def _joblib(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 from pydantic import Field, ValidationError
 
-from ...hwmodels.units import PositiveCount
+from ...hwmodels.units import Rate, Unbounded
 from ..fields import Section
 from ..scenario.errors import Where, one_line
 from ..scenario.load import read_scenario, read_sections
 from ..scenario.schema import Scenario, leaf
 from ..scenario.sections import Slo
+from ..workload.spec import MOST_REQUESTS
 from .study import Settings, StudyError, moved, varied
 
 SHORT: Mapping[str, str] = {
@@ -32,6 +34,8 @@ SHORT: Mapping[str, str] = {
     "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
 }
 """What candidates may be called beside their scenario leaf."""
+MOST_CONFIGURATIONS = 10_000
+"""Most configurations of a plan; each takes at least one run."""
 
 
 class Load(Section):
@@ -42,7 +46,7 @@ class Load(Section):
     rate_per_s : mean rate of requests; lengths and the kind of arrivals are the base scenario's [requests/s]
     """
 
-    rate_per_s: Annotated[float, Gt(0)]
+    rate_per_s: Rate
 
 
 class PlanFile(Section):
@@ -64,8 +68,8 @@ class PlanFile(Section):
     load: Load
     slo: Slo | None = None
     candidates: dict[str, Any]
-    prices: dict[str, Annotated[float, Ge(0)]] = Field(default_factory=dict[str, float])
-    requests: PositiveCount = 1000
+    prices: dict[str, Annotated[float, Ge(0), Le(1e6)]] = Field(default_factory=dict[str, float])
+    requests: Annotated[Unbounded, Le(MOST_REQUESTS)] = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +165,17 @@ def _configurations(plan: PlanFile, where: str) -> list[Settings]:
         listed = cast("list[Any]", values) if isinstance(values, list) else [values]
         if not listed:
             raise StudyError(f"{where}: candidates.{key}: []; allowed: one value or more")
+        seen: set[str] = set()
+        for value in listed:
+            if (word := repr(value)) in seen:
+                raise StudyError(f"{where}: candidates.{key}: {word} twice; allowed: each value once")
+            seen.add(word)
         axes.append([(SHORT.get(key, key), value) for value in listed])
     if not axes:
         raise StudyError(f"{where}: candidates: nothing to choose from; such as device: [h100_sxm, l40s]")
+    count = math.prod(len(axis) for axis in axes)
+    if count > MOST_CONFIGURATIONS:
+        raise StudyError(f"{where}: candidates: {count:,} configurations; allowed: {MOST_CONFIGURATIONS:,}")
     return [dict(each) for each in itertools.product(*axes)]
 
 

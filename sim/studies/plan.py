@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...hwmodels.errors import CapacityError, MemboundError
+from ..draws import MAX_DRAWS
 from ..run import size_pool, step_model
 from ..scenario.resolve import ResolvedScenario
 from ..scenario.schema import Scenario
@@ -18,6 +19,7 @@ from .capacity_plan import CapacityPlan
 from .planned import Option, PlanResult, cost_of, least_cost, price_of, priced, rank_of, with_front
 from .point import digest, metrics_of
 from .search import FASTEST, HEADROOM, Capacity, at_rate, highest_rate, probe
+from .study import StudyError
 
 Progress = Callable[[int, int], None]
 TOP = 5
@@ -66,8 +68,11 @@ def plan(
 
     Raises
     ------
-    MemboundError : a device, model or engine that cannot be read, a fault in the workload
+    MemboundError : a device, model or engine that cannot be read, a fault in the workload, a number of draws or
+        workers that cannot be
     """
+    if not 0 <= draws <= MAX_DRAWS:
+        raise StudyError(f"draws {draws}; allowed: 0 to {MAX_DRAWS:,}")
     where: dict[str, Any] = {"jobs": jobs, "backend": backend, "address": address}
     count = len(asked.settings)
     tasks = [_Task(scenario, asked.requests) for scenario in asked.scenarios]

@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 from pydantic import Field, ValidationError
 
 from ...hwmodels.errors import MemboundError
-from ...hwmodels.units import PositiveCount
+from ...hwmodels.units import Unbounded
 from ..fields import Section
 from ..scenario.errors import Where, one_line
 from ..scenario.load import Assignment, parse_scenario, read_scenario, read_sections
@@ -78,7 +78,7 @@ class Study(Section):
     base: str
     over: dict[str, Any] = Field(default_factory=dict)
     points: tuple[dict[str, Any], ...] = ()
-    random: PositiveCount | None = None
+    random: Annotated[Unbounded, Le(MAX_POINTS)] | None = None
     repeat: Annotated[int, Ge(1), Le(10_000)] = 1
 
 

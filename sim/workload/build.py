@@ -50,7 +50,7 @@ def build_workload(
     times = process.times_s(seed, len(load)) if load is not None else _drawn_times(spec, process, seed)
     if not len(times):
         raise WorkloadError(f"workload: no request arrives within duration_s = {spec.duration_s:g}")
-    if not times[-1] * 1e9 <= LATEST_NS:
+    if not times[-1] <= LATEST_NS / 1e9:
         raise WorkloadError(
             f"workload.arrivals: request {len(times) - 1} would arrive {times[-1]:.3g} s after the first; allowed: up "
             "to 146 years"

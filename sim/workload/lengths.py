@@ -79,7 +79,7 @@ class Lognormal(_Distribution):
     kind: Literal["lognormal"] = "lognormal"
     p50: Tokens
     p99: Tokens | None = None
-    sigma: Annotated[float, Ge(0)] | None = None
+    sigma: Annotated[float, Ge(0), Le(20)] | None = None
 
     @model_validator(mode="after")
     def _one_spread(self) -> Lognormal:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from annotated_types import Gt, Le
-from pydantic import Field, model_validator
+from annotated_types import Ge, Gt, Le
+from pydantic import model_validator
 
 from ...hwmodels.errors import unknown
-from ...hwmodels.units import Count, Factor, PositiveCount, Seconds
+from ...hwmodels.units import Count, Factor, PositiveCount, Seconds, Unbounded
 from ..fields import Section
 from .arrivals.base import AnyArrivals
 from .arrivals.closed_loop import ClosedLoop
@@ -61,8 +61,8 @@ class ExpertRouting(Section):
     """
 
     kind: Literal["zipf", "uniform", "balanced_stride", "power_law", "trace"] = "zipf"
-    s: Annotated[float, Field(ge=0)] | None = None
-    alpha: Annotated[float, Field(ge=0)] | None = None
+    s: Annotated[float, Ge(0), Le(100)] | None = None
+    alpha: Annotated[float, Ge(0), Le(100)] | None = None
     path: str | None = None
 
     @model_validator(mode="after")
@@ -97,12 +97,12 @@ class WorkloadSpec(Section):
     arrivals: AnyArrivals | None = None
     input_tokens: LengthDistribution | None = None
     output_tokens: LengthDistribution | None = None
-    requests: Annotated[PositiveCount, Le(MOST_REQUESTS)] | None = None
+    requests: Annotated[Unbounded, Le(MOST_REQUESTS)] | None = None
     duration_s: Annotated[Seconds, Gt(0)] | None = None
     max_concurrency: PositiveCount | None = None
     sampling: Sampling = "greedy"
     expert_routing: ExpertRouting = ExpertRouting()
-    tenants: dict[str, Annotated[float, Gt(0)]] | None = None
+    tenants: dict[str, Annotated[float, Gt(0), Le(1e12)]] | None = None
     sessions: SessionsSpec | None = None
 
     @model_validator(mode="after")

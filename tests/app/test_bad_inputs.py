@@ -76,6 +76,49 @@ SECTIONS: dict[str, list[object]] = {
     "speculative": ["x", 5, [], {}, {"k": -1}],
 }  # fmt: skip
 
+ABSURD = [
+    *(f"kv_cache.kv_cache_memory_bytes={size}" for size in ("1e40", "1e300", "100EB", "1000TB", "200GiB")),
+    "kv_cache.reserve_bytes=1e40",
+    "kv_cache.reserve_bytes=500GB",
+    "kv_cache.swap_space=1e40",
+    "kv_cache.num_gpu_blocks_override=1e20",
+    "kv_cache.num_gpu_blocks_override=1000000",
+    "kv_cache.max_model_len=1e18",
+    "kv_cache.block_size=1e12",
+    "kv_cache.cross_layer_sharing=33",
+    "scheduler.max_num_seqs=1e15",
+    "scheduler.max_num_batched_tokens=1e18",
+    "scheduler.long_prefill_token_threshold=1e30",
+    "parallelism.pipeline_parallel_size=1e9",
+    "parallelism.tensor_parallel_size=8192",
+    "node.gpus=1e12",
+    "workload.requests=1e12",
+    "workload.max_concurrency=1e30",
+    "workload.duration_s=1e30",
+    "workload.input_tokens=1e10",
+    *(f"workload.arrivals.rate_per_s={rate}" for rate in ("1e300", "1e-300")),
+    *(f"workload.arrivals={{kind: gamma, rate_per_s: 4, cv: {cv}}}" for cv in ("1e300", "1e-300")),
+    "workload.arrivals={kind: closed_loop, concurrency: 1e30}",
+    "workload.arrivals={kind: closed_loop, concurrency: 4, think_time_s: 1e300}",
+    "workload.expert_routing={kind: zipf, s: 1e300}",
+    "workload.tenants={a: 1e300, b: 1}",
+    "simulation.seed=18446744073709551616",
+    "simulation.window=1e300",
+    "simulation.warmup=1e300",
+    "slo.classes={default: {ttft_s: 1e300}}",
+    "slo.classes={gold: {ttft_s: 1}}",
+    "slo.classes={default: {ttft_s: 1}, gold: {tpot_s: 1}}",
+    "kv_cache.tiers=[{kind: dram, capacity: 1e40}]",
+    "kv_cache.tiers=[{kind: dram, latency: 1e300}]",
+    *(f"kv_cache.tiers=[{{kind: dram, read_bandwidth: {rate}}}]" for rate in ("1e300", "1e-300")),
+    "kv_cache.tiers=[{kind: dram, queue_depth: 1e30}]",
+    "kv_cache.eviction={kind: window, window: 1e30}",
+    "cluster.replicas=100000",
+    "price.usd_per_gpu_hour=1e300",
+    "name=" + "x" * 100_000,
+]
+"""Numbers that no machine has, and names that nobody asks for."""
+
 SETS = [
     "", "=", "=5", "a", ".=5", "a.=5", ".a=5", "workload=5", "workload.requests=1e400", "workload.requests=*x",
     "name={a: 1}",
@@ -107,7 +150,32 @@ TRACES = {
     "deeper.jsonl": '{"a":' * 100_000 + "\n", "cut.jsonl": '{"arrival_s": 0, "input_tok', "null.json": "null",
     "digits.jsonl": '{"arrival_s": 0, "input_tokens": ' + "9" * 5000 + ', "output_tokens": 5}\n',
     "nan.jsonl": '{"arrival_s": NaN, "input_tokens": 5, "output_tokens": 5}\n', "junk.csv.gz": b"\x1f\x8bjunk",
+    **{f"ids{at}.jsonl": f'{{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": {ids}}}\n'
+       for at, ids in enumerate(("[1.5]", "[-1]", "[1, true]", "[1e400]", "[18446744073709551616]", '"-1"', "5"))},
     "cut.csv.gz": gzip.compress((HEAD + "0,5,5\n" * 9000).encode())[:60], "junk.parquet": b"PAR1junkPAR1",
+}  # fmt: skip
+
+OPTIONS = [
+    ["explain", "small.yaml", "--roofline", "--jobs", "0"], ["explain", "small.yaml", "--jobs", "0"],
+    ["explain", "small.yaml", "--scale", "hbm_bandwidth", "--jobs", "-1"], ["plan", "plan.yaml", "--jobs", "0"],
+    ["plan", "plan.yaml", "--jobs", "1000000000"], ["plan", "plan.yaml", "--draws", "-1"],
+    ["plan", "plan.yaml", "--draws", "1000000000"], ["compare", "small.yaml", "plan.yaml", "--jobs", "0"],
+    ["explain", "small.yaml", "--repeat", "0"], ["explain", "small.yaml", "--requests", "0"],
+    ["explain", "small.yaml", "--percent", "nan"],
+    *(["sweep", "study.yaml", "--slice", part] for part in (
+        "0/4", "5/4", "-1/4", "1/0", "x/y", "1", "1/1/1", "\u00b2/4", "\u0663/4", "")),
+    *(["simulate", "small.yaml", "--draws", draws] for draws in ("-1", "1", "1000000000", "x")),
+    ["simulate", "small.yaml", "--draws", "4", "--jobs", "1000000000"],
+    ["simulate", "small.yaml", "--request-rate", "1e300"], ["simulate", "small.yaml", "--num-prompts", "1e12"],
+]  # fmt: skip
+
+CANDIDATES: dict[str, object] = {
+    "a value 20,000 times": {"device": ["h100_sxm"] * 20_000},
+    "20,000 values": {"max_num_seqs": list(range(1, 20_001))},
+    "a thousand million": {key: list(range(1, 1001)) for key in (
+        "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size")},
+    "twice": {"device": ["l40s", "h100_sxm", "l40s"]},
+    "none": {}, "no list": [1], "an empty list": {"device": []},
 }  # fmt: skip
 
 
@@ -154,6 +222,43 @@ def test_a_section_that_cannot_be_is_refused(refused, small, section, value):
 @pytest.mark.parametrize("text", SETS, ids=lambda text: repr(text[:40]))
 def test_an_assignment_that_cannot_be_is_refused(refused, small, text):
     refused("simulate", small, "--set", text)
+
+
+@pytest.mark.parametrize("text", ABSURD, ids=lambda text: text[:60])
+def test_a_number_that_no_machine_has_is_refused(refused, small, text):
+    refused("simulate", small, "--set", text)
+
+
+@pytest.fixture
+def plan_file(tmp_path, small):
+    """Return a function that writes a plan with these candidates."""
+
+    def write(candidates: object) -> str:
+        asked = {"base": small.name, "load": {"rate_per_s": 9}, "candidates": candidates}
+        slo = {"slo": {"classes": {"default": {"ttft_s": 1}}}}
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(asked | slo))
+        return "plan.yaml"
+
+    return write
+
+
+@pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
+def test_an_option_that_cannot_be_is_refused(refused, plan_file, tmp_path, words):
+    plan_file({"device": ["h100_sxm"]})
+    (tmp_path / "study.yaml").write_text("base: small.yaml\nover: {simulation.seed: [1, 2]}\n")
+    refused(*words)
+
+
+@pytest.mark.parametrize("what", CANDIDATES)
+def test_candidates_of_a_plan_that_cannot_be_are_refused(refused, plan_file, what):
+    refused("plan", plan_file(CANDIDATES[what]))
+
+
+def test_a_class_of_an_slo_may_be_that_of_a_request_beyond_the_limit(membound, small, tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens,slo_class\n0,9,9,\n1,9,9,gold\n")
+    sets = [f"--set={text}" for text in (
+        "workload.trace.path=t.csv", "workload.trace.limit=1", "slo.classes={gold: {ttft_s: 1}}")]  # fmt: skip
+    assert membound("simulate", small, "--quiet", *sets).code == 0
 
 
 @pytest.mark.parametrize("what", FILES)

@@ -43,7 +43,7 @@ def test_without_draws_there_is_no_interval_and_a_reason(membound, small):
     ("words", "said"),
     [
         (("--draws", 1), "draws 1; allowed: 2 to 10000"),
-        (("--draws", 8, "--jobs", 0), "jobs 0; allowed: 1 or more"),
+        (("--draws", 8, "--jobs", 0), "jobs 0; allowed: 1 to 1,024"),
         (("--jobs", 2), "add --draws 32"),
     ],
 )

@@ -54,7 +54,7 @@ def test_json_has_the_points_of_the_contract(membound, study):
         (["--slice", "3"], "allowed: 3/16"),
         (["--slice", "0/2"], "slice 0/2; allowed: 1/2 to 2/2"),
         (["--backend", "dusk"], "nearest: 'dask'"),
-        (["--jobs", "0"], "jobs 0; allowed: 1 or more"),
+        (["--jobs", "0"], "jobs 0; allowed: 1 to 1,024"),
     ],
 )
 def test_faults_are_one_line(membound, study, words, message):

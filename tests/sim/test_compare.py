@@ -144,7 +144,7 @@ def test_the_interval_of_a_mean_is_students():
         ({"repeat": 0}, "repeat 0; allowed: 1 to 10,000"),
         ({"repeat": 2, "draws": 4}, "give one of them"),
         ({"draws": 1}, "draws 1; allowed: 2 to 10000"),
-        ({"jobs": 0}, "jobs 0; allowed: 1 or more"),
+        ({"jobs": 0}, "jobs 0; allowed: 1 to 1,024"),
     ],
 )
 def test_numbers_of_runs_that_cannot_be_are_refused(scenario, asked, message):

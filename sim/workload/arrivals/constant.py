@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt
 from numpy.typing import NDArray
 
+from ....hwmodels.units import Rate
 from .base import ArrivalProcess
 
 
@@ -22,7 +22,7 @@ class Constant(ArrivalProcess):
 
     name: ClassVar[str] = "constant"
     kind: Literal["constant"] = "constant"
-    rate_per_s: Annotated[float, Gt(0)]
+    rate_per_s: Rate
 
     def times_s(self, seed: int, count: int) -> NDArray[np.float64]:
         """Return the first ``count`` arrival times, shape (count,) [s]; nothing is random in them."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from ....hwmodels.units import Rate
 from ...random import standard_gamma
 from .base import SOURCE, ArrivalProcess
 
@@ -26,8 +27,8 @@ class Gamma(ArrivalProcess):
 
     name: ClassVar[str] = "gamma"
     kind: Literal["gamma"] = "gamma"
-    rate_per_s: Annotated[float, Gt(0)]
-    cv: Annotated[float, Gt(0)] = 1.0
+    rate_per_s: Rate
+    cv: Annotated[float, Ge(0.001), Le(1000)] = 1.0
 
     def times_s(self, seed: int, count: int) -> NDArray[np.float64]:
         """Return the first ``count`` arrival times, shape (count,) [s]."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
-from ....hwmodels.units import Seconds
+from ....hwmodels.units import FASTEST_RATE, Rate, Seconds
 from ...random import exponential
 from .base import SOURCE, ArrivalProcess
 
@@ -28,10 +28,10 @@ class OnOff(ArrivalProcess):
 
     name: ClassVar[str] = "on_off"
     kind: Literal["on_off"] = "on_off"
-    rate_per_s: Annotated[float, Gt(0)]
+    rate_per_s: Rate
     on_s: Annotated[Seconds, Gt(0)]
     off_s: Seconds
-    off_rate_per_s: Annotated[float, Ge(0)] = 0.0
+    off_rate_per_s: Annotated[float, Ge(0), Le(FASTEST_RATE)] = 0.0
 
     def times_s(self, seed: int, count: int) -> NDArray[np.float64]:
         """Return the first ``count`` arrival times, shape (count,) [s].

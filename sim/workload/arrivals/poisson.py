@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt
 from numpy.typing import NDArray
 
+from ....hwmodels.units import Rate
 from ...random import exponential
 from .base import SOURCE, ArrivalProcess
 
@@ -23,7 +23,7 @@ class Poisson(ArrivalProcess):
 
     name: ClassVar[str] = "poisson"
     kind: Literal["poisson"] = "poisson"
-    rate_per_s: Annotated[float, Gt(0)]
+    rate_per_s: Rate
 
     def times_s(self, seed: int, count: int) -> NDArray[np.float64]:
         """Return the first ``count`` arrival times, shape (count,) [s]."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ...fields import WorkloadError
 from .formats import Column, TraceFormat
 
+_LARGEST_ID = 2**64 - 1
 _OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)$")
 
 
@@ -102,7 +104,7 @@ def hash_ids(values: Sequence[object]) -> tuple[NDArray[np.uint64], NDArray[np.i
 
     Raises
     ------
-    BadValueError : an id that is not a whole number
+    BadValueError : an id that is not a whole number, or has more than 64 bits
     """
     counts = np.empty(len(values), dtype=np.int64)
     ids: list[int] = []
@@ -111,12 +113,21 @@ def hash_ids(values: Sequence[object]) -> tuple[NDArray[np.uint64], NDArray[np.i
             if isinstance(value, str):
                 found = [int(text) for text in re.split(r"[\s,;\[\]]+", value) if text]
             else:
-                found = [int(item) for item in value or ()]  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType, reportUnknownArgumentType]
+                found = [_identity(item) for item in cast("Iterable[object]", value or ())]
         except (TypeError, ValueError):
             raise BadValueError(row, f"{value!r} is not a list of whole-number hash ids") from None
-        ids += [identity & 0xFFFFFFFFFFFFFFFF for identity in found]
+        if found and not 0 <= min(found) <= max(found) <= _LARGEST_ID:
+            wrong = next(each for each in found if not 0 <= each <= _LARGEST_ID)
+            raise BadValueError(row, f"hash id {wrong}; allowed: whole numbers from 0 to 2^64 - 1")
+        ids += found
         counts[row] = len(found)
     return np.array(ids, dtype=np.uint64), counts
+
+
+def _identity(item: object) -> int:
+    if type(item) is int:
+        return item
+    raise ValueError
 
 
 def _each(

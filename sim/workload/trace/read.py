@@ -52,6 +52,7 @@ def read_trace(
     raw, dropped = _without_failed(_read(wanted))
     _check_lengths(raw)
     _check_ids(raw)
+    classes = _slo_classes(raw, slo_classes)
     arrivals = _arrivals(raw)
     rows = len(raw)
     arrival_ns = arrivals.ns
@@ -65,7 +66,6 @@ def read_trace(
                 "146 years"
             )
         arrival_ns = np.rint(arrival_ns * time_scale).astype(np.int64)
-    classes, codes = _slo_classes(raw, slo_classes)
     report = LoadReport(
         source=wanted.path,
         format=raw.format.name,
@@ -84,7 +84,7 @@ def read_trace(
         priority=raw.ints("priority") if "priority" in raw.arrays else None,
         session=_codes(raw.arrays["session_id"]) if "session_id" in raw.arrays else None,
         tenant=_codes(raw.arrays["tenant"]) if "tenant" in raw.arrays else None,
-        slo_class=codes,
+        slo_class=_class_codes(raw, classes),
         slo_classes=classes,
         request_ids=cast("NDArray[np.str_] | None", raw.arrays.get("request_id")),
         prefix=_prefix(raw, wanted.extra),
@@ -250,18 +250,26 @@ def _codes(names: NDArray[np.generic]) -> NDArray[np.int64]:
     return rank[codes]
 
 
-def _slo_classes(raw: RawTrace, allowed: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:
-    """Return the class names and each request's index into them; a row without one is ``default``."""
+def _slo_classes(raw: RawTrace, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the classes of a whole file."""
     names = raw.arrays.get("slo_class")
     if names is None:
-        return ("default",), None
+        return ("default",)
     classes = ["default", *sorted({str(name) for name in np.unique(names)} - {"default", ""})]
     for name in classes[1:]:
         if allowed and name not in allowed:
             row = int(np.flatnonzero(names == name)[0])
             raise raw.error(row, "slo_class", unknown("SLO class", name, allowed))
+    return tuple(classes)
+
+
+def _class_codes(raw: RawTrace, classes: Sequence[str]) -> NDArray[np.int64] | None:
+    """Return each request's index into the class names, shape (n,); a row without one is ``default``."""
+    names = raw.arrays.get("slo_class")
+    if names is None:
+        return None
     index = {name: at for at, name in enumerate(classes)} | {"": 0}
-    return tuple(classes), np.array([index[str(name)] for name in names], dtype=np.int64)
+    return np.array([index[str(name)] for name in names], dtype=np.int64)
 
 
 def _prefix(raw: RawTrace, same_prompt: Sequence[str]) -> PrefixIds | None:

@@ -112,6 +112,13 @@ def test_every_lever_is_read_back_from_its_address_at_both_ends(lever: Lever):
         ({"n": ["1e9"]}, "whole numbers from 20 to 20,000"),
         ({"seqs": ["2.5"]}, "whole numbers from 1 to 8,192"),
         ({"tp": ["3"]}, "allowed: 1, 2, 4, 8"),
+        ({"rate": ["1e400"]}, "allowed: 0.01 to 2,000"),
+        ({"n": ["9" * 6000]}, "whole numbers from 20 to 20,000"),
+        ({"seed": ["-1"]}, "whole numbers from 0"),
+        ({"rate": [""]}, "allowed: 0.01 to 2,000"),
+        ({"device": ["../../etc/passwd"]}, "device"),
+        ({"scheduler": ["os:system"]}, "scheduler"),
+        ({"model": ["x" * 100_000]}, "model"),
     ],
 )
 def test_what_an_address_cannot_mean_leaves_the_default_and_is_said(word: dict[str, list[str]], told: str):

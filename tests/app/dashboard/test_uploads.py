@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
+import pickle
 import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,10 +20,23 @@ from membound.app.dashboard.asked import base_of, scenario_of
 from membound.app.dashboard.uploads import UploadError, check
 from membound.hwmodels.errors import MemboundError
 from membound.sim.run import simulate
+from pyarrow import parquet
 
 BASE = base_of()
 SCENARIO = scenario_of(BASE, BASE.defaults() | {"n": 20, "isl": 64, "osl": 8, "rate": 20.0})
+ZIP = (b"PK\x03\x04\x14\x00\x00\x00\x08\x00" + bytes(20) + b"\xff../../x") * 9
 RUNS = "run_id,gpu,model,engine,isl_mean,osl_mean,arrival"
+
+
+def _bomb() -> bytes:
+    """Return 20 million equal values in a few kilobytes."""
+    packed = io.BytesIO()
+    value = pa.repeat(pa.scalar(1, pa.int8()), 20_000_000)
+    parquet.write_table(pa.table({"latency_us": value}), packed, compression="zstd")
+    return packed.getvalue()
+
+
+BOMB = _bomb()
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +96,17 @@ def test_a_packed_file_is_read_as_the_same_file(bench: bytes):
         ("table.csv", b"a,b,c\n1,2,3\n", "table.csv"),
         ("timings.csv", b"latency_us\n1\n", "timings.csv"),
         ("timings.parquet", b"PAR1 and nothing else", "timings.parquet"),
+        ("pickle.json", pickle.dumps({"fits": print}), "pickle.json"),
+        ("fit.json", b'"fits"' + pickle.dumps(print), "not a calibration run"),
+        ("zip.csv", ZIP, "not UTF-8"), ("zip.parquet", ZIP, "zip.parquet"), ("a.yaml", b"a: &a [*a]\n", "a.yaml"),
+        ("fit.json", b'{"fits": ' + b"[" * 100_000, "nested too deep"),
+        ("deep.json", b"[" * 100_000, "nested too deep"),
+        ("fit.json", b'{"fits": [], "schema_version": ' + b"9" * 9999 + b"}", "digits"),
+        ("fit.json", b'{"fits": {"__class__": "os.system"}, "schema_version": 1}', "not a calibration run"),
+        ("quote.csv", b'"' * 300_000, "quote.csv"), ("many.csv", b"latency_us," + b"x," * 9999 + b"\n", "many.csv"),
+        ("bomb.parquet", BOMB, "rows of 1 columns"),
+        ("twice.csv.gz", gzip.compress(gzip.compress(b"a")), "twice.csv.gz"),
+        ("nul\0.csv", b"a\n1\n", "not a known trace"), ("..", b"x", "not a known trace"),
         ("bad.csv.gz", b"\x1f\x8bgarbage", "bad.csv.gz is no gzip file"),
         ("runs.csv", f"{RUNS},file\nx,h100_sxm,llama-3.1-8b,vllm,1,1,poisson,../../etc/passwd\n".encode(), "a file"),
         ("runs.csv", f"{RUNS}\nx,h100_sxm,/etc/passwd,vllm,1,1,poisson\n".encode(), "names a file"),
@@ -91,6 +118,12 @@ def test_a_bad_file_is_one_line_that_names_it(name: str, content: bytes, told: s
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "/tmp" not in str(refused.value)
+
+
+def test_a_name_of_any_length_is_told_short():
+    with pytest.raises(MemboundError) as refused:
+        check([("x" * 5000 + ".csv", b"a\n1\n")], SCENARIO)
+    assert len(str(refused.value)) < 2000
 
 
 def test_a_file_that_is_too_large_is_refused_packed_or_not(monkeypatch: pytest.MonkeyPatch):
