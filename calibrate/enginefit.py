@@ -100,9 +100,9 @@ class EngineFit:
         notes = f"Step parameters fitted on measured runs, from {self.base.id}."
         rate = any(each.name == "engine_gemm_efficiency" for each in kept)
         through = self.through if rate else self.base.fitted_through
-        return changed.model_copy(
-            update={"id": name, "aliases": (), "notes": notes, "fitted_through": through}
-        )
+        served = self.base.served if through == self.base.fitted_through else None
+        kept_of_base = {"fitted_through": through, "served": served}
+        return changed.model_copy(update={"id": name, "aliases": (), "notes": notes, **kept_of_base})
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""

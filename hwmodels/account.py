@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from .attentiontimes import MOST_BLOCKS, AttentionKind
 from .stepmodel import StepModel
 from .timing.decode_attention import DecodeTerms
-from .timing.form import CAUSES, Array, KernelTime, Value
+from .timing.decodes_beside import Chunks
+from .timing.form import CAUSES, KERNEL_TIME_FIELDS, Array, KernelTime, Value
 
 Int64Array = NDArray[np.int64]
 
@@ -177,7 +178,7 @@ class Rows:
         return cls(of_step, nth, chunks, new_tokens, with_chunks)
 
 
-def _spread(value: Value | NDArray[np.floating[Any]], rows: Rows) -> Array:
+def _spread(value: Value | NDArray[np.floating[Any]] | NDArray[np.bool_], rows: Rows) -> Array:
     """Give every step the value of its row."""
     per_row = np.broadcast_to(np.asarray(value, dtype=np.float64), rows.chunks.shape)
     return per_row[rows.of_step]
@@ -230,13 +231,17 @@ def _decode_time(
         longest_chunk[rows.with_chunks] = np.maximum.reduceat(
             columns.prefill_new, columns.prefill_starts[rows.with_chunks]
         )
-    mixed = _spread(model.mixed_factors(kind, longest_chunk), rows)[decoding]
+    mixed = _spread(model.mixed_factors(longest_chunk), rows)[decoding]
     # One fixed time a layer: where chunks have charged theirs, what the longer of the two adds.
     t0 = np.asarray(terms.t0)
     time = replace(terms, t0=0.0).time(sums[decoding]).times(mixed)
     beside = (rows.chunks > 0)[rows.of_step][decoding]
     fixed = np.where(beside, np.maximum(t0 - kind.prefill.params.t0, 0.0), t0)
     time = time + KernelTime(latency=fixed)
+    together = _spread(longest_chunk > kind.one_call_above, rows)[decoding] > 0.0
+    if together.any():
+        added = _beside_chunks(kind, columns, rows, np.flatnonzero(decoding)[together], sums, longest)
+        time = _replaced(time, together, added)
 
     def everywhere(value: Value) -> Array:
         out = np.zeros(len(batch))
@@ -244,6 +249,35 @@ def _decode_time(
         return out
 
     return time.times(float(kind.count)).map(everywhere), sums
+
+
+def _beside_chunks(
+    kind: AttentionKind, columns: StepColumns, rows: Rows, steps: Int64Array, sums: Array, longest: Int64Array
+) -> KernelTime:
+    """Return what decodes add to the chunks' call in some steps [s]."""
+    chunks = Chunks.of(
+        kind.prefill,
+        columns.prefill_new.astype(np.float64),
+        columns.prefill_cached.astype(np.float64),
+        columns.prefill_starts[rows.with_chunks],
+    )
+    row = rows.of_step[steps]
+    call = np.searchsorted(rows.with_chunks, row)
+    mine = Chunks(
+        *(np.asarray(value)[call] for value in (chunks.longest, chunks.tiles, chunks.keys, chunks.most))
+    )
+    decodes = columns.n_decode[row].astype(np.float64)
+    return kind.beside_time(mine, decodes, sums[steps], longest[steps].astype(np.float64))
+
+
+def _replaced(time: KernelTime, where: NDArray[np.bool_], by: KernelTime) -> KernelTime:
+    """Return times of which some are replaced."""
+    found: list[Array] = []
+    for name in KERNEL_TIME_FIELDS:
+        values = np.array(np.broadcast_to(np.asarray(getattr(time, name), dtype=np.float64), where.shape))
+        values[where] = getattr(by, name)
+        found.append(values)
+    return KernelTime(*found)
 
 
 def _visible(kind: AttentionKind, columns: StepColumns, rows: Rows) -> tuple[Array, Int64Array]:

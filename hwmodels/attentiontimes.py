@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -23,7 +24,8 @@ from .timing.decode_attention import (
     one_wave,
     with_scores,
 )
-from .timing.form import Chip
+from .timing.decodes_beside import BesideParams, Chunks, beside_time
+from .timing.form import Chip, KernelTime, Value
 from .timing.prefill_attention import (
     PrefillForm,
     PrefillParams,
@@ -56,8 +58,8 @@ class AttentionKind:
     decode_params, decode_shape : lane and shape of decode attention
     prefill : prefill attention, ready to be asked
     queries : rows of each decoding sequence: 1, or more where drafted tokens are verified beside it
-    mixed : time of decodes in one call with chunks of prompt over their time alone [-]; 0 where the device has no
-        such lane, and the engine's ``mixed_decode_factor`` holds
+    beside : what decodes take in one call with chunks of prompt; None where the device has no such lane, and the
+        engine's ``mixed_decode_factor`` on their time alone holds
     one_wave : most sequences that run at once: up to it the mean one plays no part
     """
 
@@ -68,7 +70,7 @@ class AttentionKind:
     decode_shape: DecodeShape
     prefill: PrefillForm
     queries: int = 1
-    mixed: float = 0.0
+    beside: BesideParams | None = None
     one_wave: float = field(init=False)
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
 
@@ -98,6 +100,19 @@ class AttentionKind:
         """Return ``span`` of many steps, shape (steps,); a step of nobody has none (0)."""
         totals = np.where(np.asarray(batch) > self.one_wave, sums, 0)
         return span_of(np.maximum(batch, 1), totals, longest, self.decode_params.key_block)
+
+    @property
+    def one_call_above(self) -> float:
+        """Tokens of the longest chunk above which decodes are tiles of one call with the chunks.
+
+        A call of one token a sequence is the decodes' own kernel; infinite where nothing is known of common calls.
+        """
+        return 1.0 if self.beside else math.inf
+
+    def beside_time(self, chunks: Chunks, decodes: Value, keys: Value, longest: Value) -> KernelTime:
+        """Return what decodes add to a call with chunks; parameters as in ``decodes_beside.beside_time`` [s]."""
+        assert self.beside is not None
+        return beside_time(self.prefill, self.beside, chunks, decodes, keys, longest)
 
     def visible(
         self, batch: int, context_sum: int, longest: int, contexts: Sequence[int] | None
@@ -204,14 +219,15 @@ def _grouped_query(
         decode_shape=decode_shape(params, *rows, dtype=shape.dtype),
         prefill=prefill_form(chip, prefill, at_prefill),
         queries=queries,
-        mixed=_mixed(device, engine),
+        beside=_beside(device, engine),
     )
 
 
-def _mixed(device: StepDevice, engine: StepEngine) -> float:
-    """Return the factor on decodes beside chunks of the engine's own lane on a device; 0 without one [-]."""
+def _beside(device: StepDevice, engine: StepEngine) -> BesideParams | None:
+    """Return what decodes take beside chunks in the engine's own kernel on a device; None where that is not known."""
     lane = lane_or_none(device, "mixed_attention", engine.lane)
-    return lane.params["mf"] if lane is not None and getattr(lane, "lane", "") == engine.lane else 0.0
+    own = lane is not None and getattr(lane, "lane", "") == engine.lane
+    return BesideParams.from_lane(lane) if lane is not None and own else None
 
 
 def _latent(

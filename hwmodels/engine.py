@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .catalog import find, ids, read_yaml
 from .device import DeviceProfile
-from .enginesections import CapacitySection, FlagSection, GraphSection, StepSection
+from .enginesections import CapacitySection, FlagSection, GraphSection, ServedStep, StepSection
 from .errors import CatalogError
 from .units import parse_count
 from .validation import validate
@@ -65,6 +65,7 @@ class EngineProfile(BaseModel):
     lane : which kernel lane of a device it runs on (``vllm``, ``sglang``, ``trtllm``)
     fitted_through : device whose lanes timed the served runs that ``engine_gemm_efficiency`` was fitted to: an error of
         its GEMM lane went into that figure, and both together are known better than each; empty where not known
+    served : step of those runs, whose time is known as a whole; None where not known
     scope : ``full``; ``capacity`` where flags or step times are borrowed from another engine; ``notes`` says
         which
     """
@@ -77,6 +78,7 @@ class EngineProfile(BaseModel):
     aliases: tuple[str, ...] = ()
     lane: str
     fitted_through: str = ""
+    served: ServedStep | None = None
     scope: Literal["full", "capacity"] = "full"
     notes: str = ""
     defaults: FlagSection

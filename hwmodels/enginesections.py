@@ -77,6 +77,25 @@ class StepSection(BaseModel):
     client_turnaround_s: StepParameter
 
 
+class ServedStep(BaseModel):
+    """A decode step that served runs have shown as a whole, on the device that the profile was fitted through.
+
+    Attributes
+    ----------
+    model : model that was served
+    sequences, context_tokens : what decoded together, and the context of each [tokens]
+    spread : standard deviation of log(time) of such steps of other models, which the fit did not see [-]
+    """
+
+    model_config: ClassVar[ConfigDict] = _STRICT
+
+    model: str
+    sequences: int = Field(gt=0)
+    context_tokens: int = Field(gt=0)
+    spread: float = Field(ge=0)
+    source: str
+
+
 class BatchLimits(BaseModel):
     """Default limits of a batch [sequences], [tokens]."""
 

@@ -250,6 +250,11 @@ class ModelSpec:
         return sum(group.count for group in self.layers)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some layer is a mixture of experts."""
+        return any(isinstance(group.ffn, MoEFFN) for group in self.layers)
+
+    @property
     def head_params(self) -> int:
         """Weights of the output head [elements]; 0 where it is the input embedding."""
         return 0 if self.tied_embeddings else self.vocab * self.embedding_dim

@@ -25,6 +25,7 @@ from .selection import selection_of
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of, demanded, phases_of
+from .timing.decodes_beside import Chunks
 from .timing.form import KERNEL_TIME_FIELDS, Demands, KernelTime
 from .timing.hop import Network
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
@@ -244,10 +245,16 @@ class StepModel:
             chunks, decodes = kind.prefill.demands(prefill), Demands()
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
-                terms = kind.terms(n_decode, kind.span(n_decode, x, most))
-                t0 = float(terms.t0)
-                fixed = Demands(max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
-                decodes = fixed.then(terms.demands(float(x)), self._mixed_factor(kind, longest_chunk))
+                if longest_chunk > kind.one_call_above:
+                    added = kind.beside_time(Chunks.one_call(kind.prefill, prefill), n_decode, x, most)
+                    decodes = Demands(
+                        *(float(each) for each in (added.seconds, added.hbm_demand, added.compute_demand))
+                    )
+                else:
+                    terms = kind.terms(n_decode, kind.span(n_decode, x, most))
+                    t0 = float(terms.t0)
+                    fixed = Demands(max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
+                    decodes = fixed.then(terms.demands(float(x)), self._mixed_factor(longest_chunk))
             count = float(kind.count)
             if self.by_kernel:
                 kernels.append(demanded(f"prefill attention {number}", Demands().then(chunks, count)))
@@ -297,11 +304,9 @@ class StepModel:
         """Return the host time that the device waits for, by scheduled sequences [s]."""
         return self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences.astype(np.float64)
 
-    def mixed_factors(self, kind: AttentionKind, longest_chunk: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what decode attention costs more beside chunks of so many tokens [-]."""
+    def mixed_factors(self, longest_chunk: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what decode attention costs more beside chunks of so many tokens, in calls of its own [-]."""
         engine = self.engine
-        if kind.mixed:
-            return np.where(longest_chunk > 0, kind.mixed, 1.0)
         return np.where(longest_chunk > engine.mixed_decode_threshold_tokens, engine.mixed_decode_factor, 1.0)
 
     def weight_bytes(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -467,24 +472,25 @@ class StepModel:
         seconds = self.tokens.seconds(m) + self._rows(sampled) + self._per_sequence(n_decode + len(prefill))
         longest_chunk = max(new, default=0)
         for kind in self.kinds:
-            factor = self._mixed_factor(kind, longest_chunk)
             t0 = body = 0.0
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
-                terms = kind.terms(n_decode, kind.span(n_decode, x, most))
-                t0 = terms.t0
-                body = factor * (terms.body(float(x)) + terms.extra)
+                if longest_chunk > kind.one_call_above:
+                    sums = Chunks.one_call(kind.prefill, prefill)
+                    body = float(kind.beside_time(sums, n_decode, x, most).seconds)
+                else:
+                    terms = kind.terms(n_decode, kind.span(n_decode, x, most))
+                    t0 = terms.t0
+                    body = self._mixed_factor(longest_chunk) * (terms.body(float(x)) + terms.extra)
             if prefill:
                 t0 = max(t0, kind.prefill.params.t0)
                 body += kind.prefill.body(prefill)
             seconds += kind.count * (t0 + body)
         return float(seconds)
 
-    def _mixed_factor(self, kind: AttentionKind, longest_chunk: int) -> float:
+    def _mixed_factor(self, longest_chunk: int) -> float:
         """Return what decode attention costs more beside a chunk of so many tokens [-]."""
         engine = self.engine
-        if kind.mixed:
-            return kind.mixed if longest_chunk else 1.0
         return engine.mixed_decode_factor if longest_chunk > engine.mixed_decode_threshold_tokens else 1.0
 
     def _base(self, batch: int) -> float:

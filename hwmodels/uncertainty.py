@@ -20,8 +20,10 @@ import numpy as np
 
 from .device import DeviceProfile, load_device
 from .engine import EngineProfile
+from .enginesections import ServedStep
 from .errors import CatalogError
 from .lanes import Lane, LatencyTable
+from .model import load_model
 from .spreads import (
     BRIDGED,
     PER_LOG_CHANGE,
@@ -32,9 +34,11 @@ from .spreads import (
     Regime,
     Spread,
     cross_arch_spread,
+    kind_of,
     residual_spread,
     step_share,
 )
+from .stepmodel import StepModel
 from .steptypes import chip_of
 from .timing.gemm import GemmParams, gemm_time
 
@@ -55,7 +59,7 @@ _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     **dict.fromkeys(
         (
             *("t0_us", "t1_us", "tq_us", "ts_us", "tb_us", "tcta_us", "tt_us", "tqz_us"),
-            *("te_ns", "tr_ns", "tqr_ns"),
+            *("te_ns", "tr_ns", "tqr_ns", "td_us", "te_us"),
         ),
         ("latency", 1.0),
     ),
@@ -65,7 +69,7 @@ _SLOWER: Final[Mapping[str, tuple[Regime, float]]] = {
     "eb": ("memory", -1.0),
     "eqz": ("memory", -1.0),
     "x": ("memory", 1.0),
-    "mf": ("memory", 1.0),
+    "tk": ("compute", 1.0),
     **dict.fromkeys(("bl", "bb"), ("link", -1.0)),
 }
 """Parameter -> what it is of, and the power of the factor on time that it takes: times grow, shares shrink. Every
@@ -94,6 +98,8 @@ class DeviceDraw:
     ----------
     device : the device as it is best known
     seed, draw : which draw; draws of one seed are independent of each other but for their pairs
+    engine : what serves on it; None where kernels are asked for by themselves. Lanes of the device that it was fitted
+        through are drawn as served steps leave them: what one draw would do to such a step is not in its lanes
 
     Examples
     --------
@@ -105,6 +111,7 @@ class DeviceDraw:
     device: DeviceProfile
     seed: int
     draw: int
+    engine: EngineProfile | None = None
     _lanes: dict[tuple[str, str], Lane] = field(default_factory=dict[tuple[str, str], Lane], compare=False)
 
     @property
@@ -161,13 +168,34 @@ class DeviceDraw:
         """
         key = (family, lane)
         if key not in self._lanes:
-            self._lanes[key] = draw_lane(self.device, self.device.lane(family, lane), self.seed, self.draw)
+            drawn = draw_lane(self.device, self.device.lane(family, lane), self.seed, self.draw)
+            self._lanes[key] = self._as_served(drawn)
         return self._lanes[key]
 
+    def put(self, lane: Lane, name: str) -> None:
+        """Take a lane in the place of the drawn one."""
+        self._lanes[lane.family, name] = lane
 
-def draw_device(device: DeviceProfile, seed: int, draw: int) -> DeviceDraw:
-    """Return one draw of a device."""
-    return DeviceDraw(device, seed, draw)
+    def _as_served(self, drawn: Lane) -> Lane:
+        """Return a lane of which served steps have shown the sum with the others.
+
+        Nearly all that draws do to a decode step of few sequences is in the reading of its weights: matrices make up
+        for what the step would be off.
+        """
+        engine = self.engine
+        if engine is None or engine.served is None or drawn.device != engine.fitted_through:
+            return drawn
+        if kind_of(drawn.family) not in ("gemm", "linear"):
+            return drawn
+        factor = _as_seen(engine, self.seed, self.draw)
+        return replace(drawn, params=slowed(drawn.params, {"memory": factor, "latency": factor}))
+
+
+def draw_device(
+    device: DeviceProfile, seed: int, draw: int, engine: EngineProfile | None = None
+) -> DeviceDraw:
+    """Return one draw of a device, and of what is not known of it behind an engine (see ``DeviceDraw``)."""
+    return DeviceDraw(device, seed, draw, engine)
 
 
 def draw_engine(engine: EngineProfile, seed: int, draw: int) -> EngineProfile:
@@ -185,6 +213,41 @@ def draw_engine(engine: EngineProfile, seed: int, draw: int) -> EngineProfile:
             value *= _longer(engine.fitted_through, engine.lane, seed, draw)
         drawn[name] = known.model_copy(update={"value": value})
     return engine.model_copy(update={"step": engine.step.model_copy(update=drawn)})
+
+
+def _as_seen(engine: EngineProfile, seed: int, draw: int) -> float:
+    """Return the factor on what matrices wait for that makes a draw's served step as seen, but for its spread [-]."""
+    served = engine.served
+    assert served is not None
+    ratio, share = _of_served_step(engine, served, seed, draw)
+    as_seen = math.exp(served.spread * normal(seed, draw, "served step", engine.engine))
+    return max(1.0 + (as_seen / ratio - 1.0) / share, _LEAST)
+
+
+def _of_served_step(engine: EngineProfile, served: ServedStep, seed: int, draw: int) -> tuple[float, float]:
+    """Return the served step's time in a draw over its best known time, and the share of matrices in the former [-]."""
+    key = (engine.id, engine.fitted_through, seed, draw)
+    if key not in _SERVED_STEPS:
+        device, model = load_device(engine.fitted_through), load_model(served.model)
+        drawn, slower = DeviceDraw(device, seed, draw), DeviceDraw(device, seed, draw)
+        gemm = drawn.lane("gemm", engine.lane)
+        slowly = slowed(gemm.params, {"memory": 1.0 + _NUDGE, "latency": 1.0 + _NUDGE})
+        slower.put(replace(gemm, params=slowly), engine.lane)
+        unsure = draw_engine(engine, seed, draw)
+        keys = served.sequences * served.context_tokens
+        batch = (served.sequences, keys, served.context_tokens, (), served.sequences)
+        seen, moved, known = (
+            float(StepModel(where, what, model).step_ns(*batch))
+            for where, what in ((drawn, unsure), (slower, unsure), (device, engine))
+        )
+        _SERVED_STEPS[key] = (seen / known, (moved / seen - 1.0) / _NUDGE)
+    return _SERVED_STEPS[key]
+
+
+_SERVED_STEPS: dict[tuple[str, str, int, int], tuple[float, float]] = {}
+_NUDGE: Final = 0.01
+_LEAST: Final = 0.5
+"""A draw in which all else takes so much longer is no longer made up for."""
 
 
 _SEEN: Final = (2048.0, 8192.0, 8192.0)

@@ -14,7 +14,7 @@ from .memorylog import PrintedMemory
 from .memoryrules import CONTEXT_GIB, GIB, GRAPH_GIB, MemoryRules
 from .nofit import advice, in_gib, sum_of_terms
 from .pool import PoolSettings, PoolStage, Source, Term
-from .spec import Attention, ModelSpec, MoEFFN, MultiHeadLatentAttention
+from .spec import Attention, ModelSpec, MultiHeadLatentAttention
 from .stages import stage_layers
 from .weights import WeightShard, weight_shards
 
@@ -253,6 +253,6 @@ def _printed_blocks(printed: PrintedMemory | None) -> bool:
 
 def is_wide(model: ModelSpec) -> bool:
     """Whether the model belongs to the kinds whose pool is less sure: latent attention, experts, vision."""
-    experts = any(isinstance(group.ffn, MoEFFN) for group in model.layers)
+    experts = model.has_experts
     latent = any(isinstance(mixer, MultiHeadLatentAttention) for _, mixer in model.mixers())
     return experts or latent or model.vision_params > 0

@@ -173,7 +173,7 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
 
     def vary(own: ResolvedScenario) -> tuple[ResolvedScenario, StepDevice]:
         drawn = replace(own, engine=draw_engine(own.engine, seed, draw))
-        return drawn, cast("StepDevice", draw_device(own.device, seed, draw))
+        return drawn, cast("StepDevice", draw_device(own.device, seed, draw, own.engine))
 
     return play(resolved, turned_around(workload, vary(resolved)[0]), vary=vary, levers=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +24,14 @@ from ...sim.run import simulate
 from ...sim.scenario.resolve import ResolvedScenario, resolve
 from ...sim.workload.workload import ClosedLoopLoad, Workload
 from .run import ServedRun, Skipped
+from .takeup import came_before, taken_up_ns
 
 Seconds = NDArray[np.float64]
 Server = Callable[[ResolvedScenario], ResolvedScenario]
 _NAMES = ("ttft", "tpot", "e2e")
 FEWEST_ROUNDS = 3
+NINE_TENTHS = 1.645
+"""Standard deviations on either side of the mean that hold nine tenths of a normal distribution."""
 DRAWN_REQUESTS = 400
 """Requests that draws replay of a run; an interval is what they make of the same requests' figures."""
 
@@ -80,21 +84,26 @@ def play(run: ServedRun, draws: int = 0, server: Server | None = None) -> Played
     if run.intended and run.concurrency:
         load = _as_intended(load, run.scenario.workload, run.concurrency)
         resolved = replace(resolved, workload=load)
-    record = simulate(resolved).record
+    record = simulate(resolved, keep_steps=run.taken_up).record
+    arrival_ns = record.requests["arrival_ns"]
+    if run.taken_up:
+        resolved = replace(resolved, workload=came_before(load, record))
+        record = simulate(resolved, keep_steps=True).record
+        arrival_ns = taken_up_ns(record)
     served = np.flatnonzero(completed(record))
     served = served[served >= run.skip_first]
     if not len(served):
         raise MemboundError("the simulator completed none of its requests")
     state, overhead_s = stability(record), _overhead_s(run, resolved)
     return Played(
-        simulated={name: values[served] for name, values in _latencies(record, overhead_s)},
+        simulated={name: values[served] for name, values in _latencies(record, arrival_ns, overhead_s)},
         measured=_measured(load, served),
         figures=_figures(record, overhead_s),
         answer_tokens=float(record.requests["output_tokens"][served].mean()),
         level=str(record.provenance.get("level", "")),
         borrowed=resolved.engine.scope != "full",
         state=(state.state, state.reason),
-        interval=_interval(resolved, record, draws) if draws else {},
+        interval=_interval(resolved, record, draws, run.unstated_spread) if draws else {},
         lanes=record.provenance.get("lanes", {}),
     )
 
@@ -141,7 +150,8 @@ def _attempt(run: ServedRun, draws: int, server: Server | None) -> Played | str:
 
 def _key(run: ServedRun) -> str:
     scenario = run.scenario.to_dict() | {"name": ""}
-    return json.dumps([scenario, run.client_overhead_s, run.skip_first, run.intended, run.concurrency])
+    client = [run.client_overhead_s, run.skip_first, run.intended, run.concurrency, run.taken_up]
+    return json.dumps([scenario, client, dict(run.unstated_spread)])
 
 
 def _overhead_s(run: ServedRun, resolved: ResolvedScenario) -> float:
@@ -150,11 +160,13 @@ def _overhead_s(run: ServedRun, resolved: ResolvedScenario) -> float:
     return resolved.engine.client_overhead_s if resolved.engine.scope == "full" else 0.0
 
 
-def _latencies(record: RunRecord, overhead_s: float) -> Iterator[tuple[str, Seconds]]:
-    """Yield each latency of all requests [s]; TPOT of one token is NaN."""
+def _latencies(
+    record: RunRecord, arrival_ns: NDArray[np.int64], overhead_s: float
+) -> Iterator[tuple[str, Seconds]]:
+    """Yield each latency of all requests, from when they count as arrived [s]; TPOT of one token is NaN."""
     requests = record.requests
-    first = (requests["first_token_ns"] - requests["arrival_ns"]) / 1e9 + overhead_s
-    last = (requests["last_token_ns"] - requests["arrival_ns"]) / 1e9 + overhead_s
+    first = (requests["first_token_ns"] - arrival_ns) / 1e9 + overhead_s
+    last = (requests["last_token_ns"] - arrival_ns) / 1e9 + overhead_s
     gaps = requests["output_tokens"] - 1.0
     yield "ttft", first
     yield "tpot", np.divide(last - first, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
@@ -193,8 +205,10 @@ def _as_intended(load: Workload, spec: Any, places: int) -> Workload:
     return replace(load, arrival_ns=times, closed_loop=ClosedLoopLoad(places, keeps_times=True))
 
 
-def _interval(resolved: ResolvedScenario, record: RunRecord, draws: int) -> dict[str, tuple[float, float]]:
-    """Return the interval of each mean over the figure of the point run [-].
+def _interval(
+    resolved: ResolvedScenario, record: RunRecord, draws: int, unstated: Mapping[str, float]
+) -> dict[str, tuple[float, float]]:
+    """Return the interval of each mean over the figure of the point run, widened by what is not stated of the run [-].
 
     Approximation: draws and point replay the first ``DRAWN_REQUESTS`` only (a closed loop at least three rounds of its
     users), so a line that takes longer than that to build up is not in the width.
@@ -212,7 +226,26 @@ def _interval(resolved: ResolvedScenario, record: RunRecord, draws: int) -> dict
     names = {f"{name}_mean": f"latency.{name}_s.mean" for name in _NAMES}
     names |= {name: f"throughput.{name}" for name in ("requests_per_s", "output_tokens_per_s")}
     return {
-        ours: (found[name][0] / point[name], found[name][1] / point[name])
+        ours: widened(
+            found[name][0] / point[name],
+            found[name][1] / point[name],
+            unstated.get("ttft" if ours == "ttft_mean" else "tpot", 0.0),
+        )
         for ours, name in names.items()
         if name in found and point.get(name)
     }
+
+
+def widened(low: float, high: float, spread: float) -> tuple[float, float]:
+    """Return an interval of a ratio with an independent spread of its logarithm added to each side.
+
+    >>> widened(0.9, 1.1, 0.0)
+    (0.9, 1.1)
+    """
+    if spread <= 0.0:
+        return low, high
+    tail = NINE_TENTHS * spread
+    return (
+        math.exp(-math.hypot(min(math.log(low), 0.0), tail)),
+        math.exp(math.hypot(max(math.log(high), 0.0), tail)),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...hwmodels.model import load_model
 from .run import ServedRun, device_of, groups, model_of, scenario_of, weights_of
 from .runs import label_of
 from .sources import Source, engine_of, source_of
@@ -73,6 +74,7 @@ def served_point(row: Row, part: str = "", note: str = "") -> ServedRun:
         measured,
         client_overhead_s=source.client_overhead_s,
         concurrency=users,
+        unstated_spread=source.spread(row, experts=load_model(model).has_experts),
         notes=(*(f"{source.id}: {said}" for said in source.says), *notes),
     )
 

@@ -60,6 +60,9 @@ class ServedRun:
     concurrency : requests that a closed loop kept in flight; None in an open loop
     intended : whether the file of requests tells when each was to be sent; the cap on those in flight then
         decides when it was
+    taken_up : whether arrivals, and latencies from them, are of the moment at which the engine took a request up
+    unstated_spread : ``ttft``, ``tpot`` -> standard deviation of log(simulated / measured) for what is not stated of
+        the run [-]
     notes : what was assumed, one line each
     """
 
@@ -72,6 +75,8 @@ class ServedRun:
     saturated: str = ""
     concurrency: int | None = None
     intended: bool = False
+    taken_up: bool = False
+    unstated_spread: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[str, ...] = field(default=())
 
 

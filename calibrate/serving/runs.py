@@ -91,6 +91,7 @@ def served_run(row: Row, table: Path, part: str = "", note: str = "") -> ServedR
         saturated=_saturated(row, note),
         concurrency=int(capped[1]) if capped else None,
         intended=bool(capped),
+        taken_up=source.taken_up and bool(row.text("requests_file")),
         notes=(*(f"{source.id}: {said}" for said in source.says), *([taken] if taken else []), *notes),
     )
 

@@ -25,6 +25,7 @@ class Source:
     ----------
     id : its name
     client_overhead_s : the client's own time on TTFT and E2E; None takes the engine profile's [s]
+    taken_up : whether arrivals are stamped as the engine takes requests up
     constant_is : arrival law behind what the table calls constant
     prompt_factor : true prompt lengths over stated ones [-]
     length_range : shortest length over the stated one, uniform between; None: all as stated [-]
@@ -33,12 +34,15 @@ class Source:
     server : engine -> scheduler settings, where a row states none
     quantized_kv : engine -> pattern of models whose KV cache is in fp8 where the weights are in 8 or 4 bit
     top_p_top_k : pattern of models whose requests were sampled with top-p or top-k; empty: none
+    unstated_spread : engine -> ``dense`` or ``experts`` -> ``ttft``, ``tpot``: standard deviation of log(simulated /
+        measured) for what rows do not state [-]
     ignore : columns that do not hold what their name says
     says : what was applied, one line each
     """
 
     id: str = ""
     client_overhead_s: float | None = None
+    taken_up: bool = False
     constant_is: str = "constant"
     prompt_factor: float = 1.0
     length_range: float | None = None
@@ -47,6 +51,9 @@ class Source:
     server: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     quantized_kv: Mapping[str, str] = field(default_factory=dict[str, str])
     top_p_top_k: str = ""
+    unstated_spread: Mapping[str, Mapping[str, Mapping[str, float]]] = field(
+        default_factory=dict[str, Mapping[str, Mapping[str, float]]]
+    )
     ignore: frozenset[str] = frozenset()
     says: tuple[str, ...] = ()
 
@@ -54,6 +61,11 @@ class Source:
         """Return how a row's tokens were chosen, as a scenario names it."""
         pattern = self.top_p_top_k
         return "top_p_top_k" if pattern and re.search(pattern, row.text("model")) else "greedy"
+
+    def spread(self, row: Row, *, experts: bool) -> Mapping[str, float]:
+        """Return the ``unstated_spread`` of a row by latency; empty where none is known."""
+        kinds = self.unstated_spread.get(row.text("engine"), {})
+        return kinds.get("experts" if experts else "dense", {})
 
     def kv_dtype(self, row: Row, weights: str) -> str:
         """Return the KV cache's dtype for weights in a format, as a scenario names it."""
@@ -73,6 +85,7 @@ def _read() -> list[tuple[dict[str, str], Source]]:
                 client_overhead_s=entry["client_overhead_ms"] / 1e3
                 if "client_overhead_ms" in entry
                 else None,
+                taken_up=entry.get("taken_up", False),
                 constant_is=entry.get("constant_is", "constant"),
                 prompt_factor=float(entry.get("prompt_factor", 1.0)),
                 length_range=entry.get("length_range"),
@@ -81,6 +94,7 @@ def _read() -> list[tuple[dict[str, str], Source]]:
                 server=entry.get("server", {}),
                 quantized_kv=entry.get("quantized_kv", {}),
                 top_p_top_k=entry.get("top_p_top_k", ""),
+                unstated_spread=entry.get("unstated_spread", {}),
                 ignore=frozenset(entry.get("ignore", ())),
                 says=tuple(entry.get("says", ())),
             ),

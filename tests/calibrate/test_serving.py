@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from membound.calibrate.errors import CalibrationError
 from membound.calibrate.serving.compare import ks_distance
 from membound.calibrate.serving.exports import served_export
 from membound.calibrate.serving.load import Choice, load_runs
-from membound.calibrate.serving.play import play, play_all
+from membound.calibrate.serving.play import play, play_all, widened
 from membound.calibrate.serving.points import served_point
 from membound.calibrate.serving.run import ServedRun, Skipped, weights_of
 from membound.calibrate.serving.runs import served_run
@@ -165,6 +166,7 @@ def test_caveats_of_a_source_are_applied_and_said() -> None:
     assert train.scenario.workload.arrivals.name == "poisson"
     assert any("two chunks a token" in note for note in train.notes)
     assert run(notes="engine-side timestamps, from queued").client_overhead_s == 0
+    assert not run(notes="engine-side timestamps, from queued").taken_up  # without a file of requests
     assert run(arrival="constant").scenario.workload.arrivals.name == "constant"  # type: ignore[union-attr]
     public, internal = point(), point(origin_kind="nvidia_internal")
     lengths = [each.scenario.workload.input_tokens.model_dump() for each in (public, internal)]  # type: ignore[union-attr]
@@ -335,3 +337,13 @@ def test_wrong_use_of_the_command_is_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_what_rows_do_not_state_widens_the_intervals_of_their_points() -> None:
+    dense, experts = point(), point(model="Qwen/Qwen3-30B-A3B")
+    assert 0.0 < dense.unstated_spread["tpot"] < experts.unstated_spread["tpot"]
+    assert not run().unstated_spread
+    low, high = widened(0.96, 1.05, 0.1)
+    assert low < math.exp(-0.1645) < math.exp(0.1645) < high
+    assert high < 1.05 * math.exp(0.1645)
+    assert widened(0.96, 1.05, 0.0) == (0.96, 1.05)

@@ -13,6 +13,7 @@ from membound.hwmodels.errors import MemboundError
 from membound.hwmodels.lowering import Parallelism
 from membound.hwmodels.precision import Quantization
 from membound.hwmodels.stepmodel import StepModel
+from membound.hwmodels.timing.decodes_beside import Chunks
 
 from .physics import ALL, EXPERTS, HYBRID, QWEN3_14B, SMALL, WINDOWS, Device, Engine, Lane
 
@@ -150,7 +151,7 @@ class TimedInside(Device):
 
     def lane(self, family: str, lane: str = "vllm") -> Lane:
         if family == "mixed_attention":
-            return OfSoftware({"mf": 2.5})
+            return OfSoftware({"td_us": 4.0, "tk": 0.7, "te_us": 0.4})
         if family == "elementwise":
             return InsideEngine({"t0_us": 3.0, "eb": 0.5})
         return InsideEngine(super().lane(family, lane).params)
@@ -176,15 +177,39 @@ def test_lanes_timed_within_an_engines_steps_hold_what_it_loses_there() -> None:
     assert (alone.tokens.streaming.t0, alone.tokens.streaming.eb) == (2e-6, 0.75)
 
 
-def test_a_devices_own_lane_says_what_decodes_cost_beside_a_chunk_of_any_length() -> None:
+def test_a_devices_own_lane_says_what_decodes_cost_beside_a_chunk_of_more_than_a_token() -> None:
+    step, factor = (StepModel(device, Engine(), SMALL) for device in (TimedInside(), Device()))
+    (kind,) = step.kinds
+    assert kind.one_call_above == 1.0
+    assert factor.kinds[0].one_call_above == float("inf")
+    decodes = (64, 64 * 2000, 2000)
+    apart = step.mixed_seconds(0, 0, 0, [(16, 0)], 1, None)
+    assert step.mixed_seconds(*decodes, [(16, 0)], 65, None) > apart
+
+
+@given(
+    st.integers(1, 256), st.integers(1, 4000), st.integers(2, 4000), st.integers(0, 4000), st.integers(1, 3)
+)
+def test_decodes_in_one_call_with_chunks_cost_the_same_step_by_step_and_in_the_account(
+    decodes: int, context: int, new: int, cached: int, chunks: int
+) -> None:
     step = StepModel(TimedInside(), Engine(), SMALL)
     (kind,) = step.kinds
-    assert kind.mixed == 2.5
-    chunks = np.array([0, 1, 2048])
-    assert step.mixed_factors(kind, chunks).tolist() == [1.0, 2.5, 2.5]
-    short, none = (step.mixed_seconds(8, 8000, 1000, c, 8, None) for c in ([(16, 0)], []))
-    terms = kind.terms(8, -(-1000 // kind.decode_params.key_block))
-    assert short - none > 1.5 * kind.count * float(terms.body(8000.0))
+    prefill = [(new, cached)] * chunks
+    arrays = [np.array(column, dtype=float) for column in zip(*prefill, strict=True)]
+    many = Chunks.of(kind.prefill, arrays[0], arrays[1], np.zeros(1, dtype=np.int64))
+    one = kind.beside_time(Chunks.one_call(kind.prefill, prefill), decodes, decodes * context, context)
+    of_many = kind.beside_time(many, float(decodes), float(decodes * context), float(context))
+    assert float(one.seconds) == pytest.approx(float(np.asarray(of_many.seconds)[0]), rel=1e-12)
+    causes = (one.hbm_kv, one.compute, one.latency)
+    assert min(map(float, causes)) >= 0.0
+    more = kind.beside_time(
+        Chunks.one_call(kind.prefill, prefill), decodes + 1, (decodes + 1) * context, context
+    )
+    assert more.seconds > one.seconds
+    args = (decodes, decodes * context, context, prefill, decodes + chunks)
+    phases = step.phases(*args)
+    assert sum(phase.seconds for phase in phases) == pytest.approx(step.mixed_seconds(*args, None), rel=1e-9)
 
 
 def test_chunks_of_one_step_share_one_fixed_time_and_the_device() -> None:

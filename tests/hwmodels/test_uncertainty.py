@@ -266,3 +266,24 @@ def test_every_family_of_the_catalogue_has_a_row_in_the_table_of_residuals() -> 
     families = {family for name in list_devices() for family in load_device(name).fitted}
     assert {kind_of(family) for family in families} <= set(RESIDUAL)
     assert all(Spread.flat(0.1).of(regime) == 0.1 for regime in REGIMES)
+
+
+def test_a_step_that_was_served_is_known_as_a_whole_and_less_so_what_it_does_not_hold() -> None:
+    served = ENGINE.served
+    assert served is not None
+    seen, other = load_model(served.model), load_model("llama-3.1-8b")
+
+    def spread(model, sequences: int, engine) -> float:
+        keys = sequences * served.context_tokens
+        batch = (sequences, keys, served.context_tokens, (), sequences)
+        drawn = [
+            StepModel(draw_device(H100, 0, d, engine), draw_engine(ENGINE, 0, d), model).step_ns(*batch)
+            for d in range(40)
+        ]
+        return float(np.std(np.log(drawn)))
+
+    assert spread(seen, served.sequences, ENGINE) == pytest.approx(served.spread, rel=0.3)
+    assert spread(seen, served.sequences, ENGINE) < 0.9 * spread(seen, served.sequences, None)
+    assert spread(other, served.sequences, ENGINE) < 0.9 * spread(other, served.sequences, None)
+    a100 = load_device("a100_sxm_80gb")  # nobody has shown its steps
+    assert draw_device(a100, 0, 3, ENGINE).lane("gemm") == draw_device(a100, 0, 3).lane("gemm")
