@@ -43,6 +43,8 @@ class StepColumns:
     rejected : drafted tokens of each step that were not accepted, None: nothing was drafted [tokens]
     selecting : of each row's first step, as in ``StepModel.step_ns``, int64 (rows, 2), zeros where no prompt ends;
         None: nothing is chosen [tokens]
+    shared : leading keys that all decoding sequences of a row read once, as in ``StepModel.step_ns``, int64 (rows,);
+        None: nobody shares [tokens]
     """
 
     steps: Int64Array
@@ -57,6 +59,7 @@ class StepColumns:
     contexts: Sequence[Sequence[int] | None] | None = None
     rejected: Array | None = None
     selecting: Int64Array | None = None
+    shared: Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,22 @@ def account(model: StepModel, columns: StepColumns) -> StepAccount:
     Durations may be longer than the model's own (contention): every cause then grows in proportion.
     """
     rows = Rows.of(columns)
-    time, host, seen = step_times(model, columns, rows)
-    return summed_up(model, columns, rows, time, host, seen)
+    if columns.shared is None or model.shared_prefix is None:
+        time, host, seen = step_times(model, columns, rows)
+        return summed_up(model, columns, rows, time, host, seen)
+    batch, shared = columns.n_decode, columns.shared
+    own = replace(
+        columns,
+        context_sum=columns.context_sum - batch * shared,
+        longest=columns.longest - np.where(batch > 0, shared, 0),
+    )
+    time, host, (seen,) = step_times(model, own, rows)
+    there = np.flatnonzero(shared)
+    prefix = model.shared_prefix.time(batch[there].astype(np.float64), shared[there].astype(np.float64))
+    time = time + prefix.map(lambda value: _spread(_placed(value, there, len(shared)), rows))
+    read = seen + _spread(shared.astype(np.float64), rows)
+    whole = seen + _spread((batch * shared).astype(np.float64), rows)
+    return summed_up(model, columns, rows, time, host, [whole], [read])
 
 
 def step_times(model: StepModel, columns: StepColumns, rows: Rows) -> tuple[KernelTime, Array, list[Array]]:
@@ -125,13 +142,17 @@ def summed_up(
     time: KernelTime,
     host: Array,
     seen: Sequence[Array],
+    read: Sequence[Array] | None = None,
 ) -> StepAccount:
-    """Return the account of steps whose kernels' and host's times are known."""
+    """Return the account of steps whose kernels' and host's times are known.
+
+    ``read`` are the keys that are read, where that is less than what is seen [tokens].
+    """
     causes = [np.asarray(getattr(time, cause)) for cause in CAUSES] + [host]
     causes_ns = _whole(causes, columns.duration_ns)
     stretch = columns.duration_ns / 1e9 / np.maximum(sum(causes), 1e-300)
     flop, executed = flop_of(model, columns, rows, seen)
-    weights, kv = _bytes(model, columns, rows, seen)
+    weights, kv = _bytes(model, columns, rows, seen if read is None else read)
     return StepAccount(
         causes_ns=causes_ns,
         flop=flop,
@@ -209,8 +230,13 @@ def _row_time(model: StepModel, columns: StepColumns, rows: Rows) -> KernelTime:
 
 def _scatter(value: Value, rows: Rows) -> Array:
     """Place values of rows that have chunks among zeros."""
-    out = np.zeros(len(rows.chunks))
-    out[rows.with_chunks] = value
+    return _placed(value, rows.with_chunks, len(rows.chunks))
+
+
+def _placed(value: Value, where: Int64Array, count: int) -> Array:
+    """Place values of some rows among zeros."""
+    out = np.zeros(count)
+    out[where] = value
     return out
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attentiontimes import AttentionKind, attention_kinds
+from .cascade import SharedPrefix
 from .errors import MemboundError, unknown
 from .lowering import ModelPlan, Parallelism, ParallelismLike, UnsupportedError, lower_model
 from .precision import Quantization, QuantizationLike
@@ -59,10 +60,13 @@ class StepModel:
     network : what the next stage is behind; None: the link inside the machine
     observation : last tokens of a prompt whose queries choose what is kept of its KV; 0: all is kept [tokens]
     halved : a batch may be cut in two, one half communicating while the other computes (see ``overlap``)
+    cascade : a prefix that a batch shares may be read once; nothing changes where ``shared_prefix`` is None
 
     Attributes
     ----------
     one_full : all layers that attend are alike and see every key
+    shared_prefix : what reads a prefix that decoding sequences share; None where layers are not ``one_full`` or keep
+        latents, of which vLLM reads none so, or where it is not asked for
 
     Raises
     ------
@@ -87,6 +91,7 @@ class StepModel:
         network: Network | None = None,
         observation: int = 0,
         halved: bool = False,
+        cascade: bool = False,
     ) -> None:
         if sampling not in SAMPLERS:
             raise MemboundError(unknown("sampler", sampling, SAMPLERS, "workload.sampling"))
@@ -132,6 +137,11 @@ class StepModel:
         self.one_full = (
             len(self.kinds) == 1 and not self.kinds[0].shape.window and self.kinds[0].shape.kept == 1
         )
+        self.shared_prefix = (
+            SharedPrefix(self.chip, self.tokens.streaming, self.kinds[0])
+            if cascade and self.one_full and self.kinds[0].shape.kind == "gqa"
+            else None
+        )
         self.needs_contexts = any(kind.shape.window for kind in self.kinds)
 
     def step_ns(
@@ -143,6 +153,7 @@ class StepModel:
         sampled: int,
         contexts: Sequence[int] | None = None,
         selecting: tuple[int, int] | None = None,
+        shared: int = 0,
     ) -> int:
         """Return the duration of one step [ns].
 
@@ -156,7 +167,13 @@ class StepModel:
         contexts : keys each sequence reads, where ``needs_contexts`` [tokens]
         selecting : entries of the prompts that end in this step, and how many of them are kept, where that is
             chosen then [tokens]
+        shared : leading keys of all sequences that decode, which ``shared_prefix`` reads once [tokens]
         """
+        if shared and self.shared_prefix is not None:
+            own = (context_sum - n_decode * shared, longest - shared)
+            return self.step_ns(n_decode, *own, prefill, sampled, None, selecting) + self.shared_prefix.ns(
+                n_decode, shared
+            )
         if not prefill and sampled == n_decode * self.queries and selecting is None:
             return int(self.decode_run_ns(n_decode, context_sum, longest, 1, contexts)[0])
         seconds = self.mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts)
@@ -165,13 +182,19 @@ class StepModel:
         return int(seconds * NANO + 0.5)
 
     def decode_run_ns(
-        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        steps: int,
+        contexts: Sequence[int] | None = None,
+        shared: int = 0,
     ) -> NDArray[np.int64]:
         """Return the durations of consecutive decode steps, every context growing by one a step [ns].
 
         Parameters
         ----------
-        n_decode, context_sum, longest, contexts : of the first step, as in ``step_ns``
+        n_decode, context_sum, longest, contexts, shared : of the first step, as in ``step_ns``
         steps : number of steps
 
         Returns
@@ -180,6 +203,9 @@ class StepModel:
         """
         if not self.one_full:
             return self._run_of_kinds(n_decode, context_sum, longest, steps, contexts)
+        if shared and self.shared_prefix is not None:
+            own = (context_sum - n_decode * shared, longest - shared)
+            return self.decode_run_ns(n_decode, *own, steps) + self.shared_prefix.ns(n_decode, shared)
         kind = self.kinds[0]
         first = kind.span(n_decode, context_sum, longest)
         last = kind.span(n_decode, context_sum + n_decode * (steps - 1), longest + steps - 1)
@@ -202,8 +228,14 @@ class StepModel:
         sampled: int,
         contexts: Sequence[int] | None = None,
         selecting: tuple[int, int] | None = None,
+        shared: int = 0,
     ) -> tuple[Phase, ...]:
         """Return the phases of a step (parameters as in ``step_ns``); their seconds sum to it, unrounded."""
+        if shared and self.shared_prefix is not None:
+            own = (context_sum - n_decode * shared, longest - shared)
+            *kernels, host = self.phases(n_decode, *own, prefill, sampled, None, selecting)
+            prefix = self.shared_prefix.time(np.array([float(n_decode)]), np.array([float(shared)]))
+            return (*kernels, as_phase("shared prefix", prefix), host)
         m = padded(self._capture, n_decode * self.queries + sum(chunk[0] for chunk in prefill))
         sequences = np.array([n_decode + len(prefill)])
         attention = self._attention_phases(n_decode, context_sum, longest, prefill, contexts)
@@ -212,8 +244,8 @@ class StepModel:
             found.append(as_phase("state", self.state_time(sequences)))
         if selecting is not None and self.selection is not None:
             found.append(as_phase("selection", self.selection.time(*selecting)))
-        host = float(self.host_seconds(sequences)[0])
-        return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", host, {"host": host}))
+        seconds = float(self.host_seconds(sequences)[0])
+        return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", seconds, {"host": seconds}))
 
     def _head_phases(self, sampled: int) -> tuple[Phase, ...]:
         """Return output head and sampler for so many rows."""

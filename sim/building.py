@@ -85,7 +85,8 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
         return PipelineStepModel(*target, **options, networks=resolved.networks, observation=observation)
     options["fidelity"] = scenario.simulation.fidelity
     if asked is None:
-        return StepModel(*target, **options, observation=observation)
+        cascade = scenario.kernels.disable_cascade_attn is False
+        return StepModel(*target, **options, observation=observation, cascade=cascade)
     return SpeculativeStepModel(
         *target,
         **options,

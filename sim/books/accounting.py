@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from ...hwmodels.account import StepAccount, StepColumns, account
 from ...hwmodels.speculation import SpeculativeStepModel
+from ...hwmodels.stepmodel import StepModel
 from . import contention
 from .attribution import CHARGED
 
 if TYPE_CHECKING:
     from ...hwmodels.pipeline import PipelineStepModel
     from ...hwmodels.power import PowerModel
-    from ...hwmodels.stepmodel import StepModel
     from ...hwmodels.steptypes import StepDevice
     from .steprow import StepRow
 
@@ -191,6 +191,8 @@ class _Sampled(NamedTuple):
             model = model.plain
         context_sum, longest, contexts = row.at(self.offset)
         counts = (row.n_decode, context_sum, longest, row.prefill, row.sampled, contexts)
+        if row.shared and isinstance(model, StepModel):
+            return model.step_ns(*counts, shared=row.shared)
         if row.selected is None or isinstance(model, SpeculativeStepModel):
             return model.step_ns(*counts)
         return model.step_ns(*counts, row.selected)
@@ -218,6 +220,7 @@ def columns_of(
         duration_ns=durations_ns,
         contexts=[row.contexts for row in rows] if needs_contexts else None,
         selecting=_selecting(rows),
+        shared=column("shared") if any(row.shared for row in rows) else None,
     )
 
 

@@ -73,7 +73,7 @@ class Recorder:
         self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = (
             self.late_tokens
         ) = 0
-        self.preemptions = 0
+        self.preemptions = self.cascade_steps = 0
         self.busy_ns = 0
         self.limiter_ns = dict.fromkeys(LIMITERS, 0)
         self.peak_blocks = 0
@@ -134,6 +134,7 @@ class Recorder:
                 moved=flight.moved,
                 preempted=len(batch.preempted),
                 selected=load.selected if load.selecting else None,
+                shared=load.shared,
             )
         )
         if self.attribution is not None:
@@ -175,6 +176,8 @@ class Recorder:
         self._ended(steps)
 
     def _ended(self, steps: int) -> None:
+        if self._rows[len(self._row_steps)].shared:
+            self.cascade_steps += steps
         self._row_steps.append(steps)
         self._size += steps
         self.steps += steps

@@ -21,7 +21,7 @@ from .record import CAUSES, LIMITERS, RunRecord
 if TYPE_CHECKING:
     from ...hwmodels.steptypes import StepDevice
     from ..cluster.failures import Outages
-    from ..cluster.replica import Replica
+    from ..cluster.replica import Replica, ReplicaKind
     from ..scenario.resolve import ResolvedScenario
     from .accounting import AnyStepModel
 
@@ -251,9 +251,20 @@ def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: 
     for kind in dict.fromkeys(replica.kind for replica in replicas):
         device = cast("StepDevice", kind.resolved.device)
         said += unmeasured(device, kind.resolved.engine.lane, kind.model.plan)
+        said += _cascade(kind, [replica for replica in replicas if replica.kind is kind])
     for replica in replicas:
         said += replica.scheduler.caveats()
     return tuple(dict.fromkeys(said))
+
+
+def _cascade(kind: ReplicaKind, replicas: Sequence[Replica]) -> list[str]:
+    """Say how often a batch's shared prefix was read once, where it may be."""
+    if kind.resolved.scenario.kernels.disable_cascade_attn is not False:
+        return []
+    taken, steps = (
+        sum(getattr(each.recorder, name) for each in replicas) for name in ("cascade_steps", "steps")
+    )
+    return [f"cascade attention was taken in {taken:,} of {steps:,} steps"]
 
 
 def _outages_of(outages: Outages | None, replica: int, start_ns: int, end_ns: int) -> dict[str, Any]:

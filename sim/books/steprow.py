@@ -38,6 +38,7 @@ class StepRow(NamedTuple):
     moved : what KV transfers did to it; a run meets none
     preempted : requests that were preempted when its first step was composed
     selected : entries of the prompts that end, and those kept of them, where that is chosen then [tokens]
+    shared : leading keys that all who decode read together, once [tokens]
     waited : resource -> how much longer it took because others on the device held it; a run meets none [ns]
     """
 
@@ -63,6 +64,7 @@ class StepRow(NamedTuple):
     preempted: int = 0
     waited: Mapping[str, float] = NOWHERE
     selected: tuple[int, int] | None = None
+    shared: int = 0
 
     def at(self, step: int) -> tuple[int, int, list[int] | None]:
         """Return summed context, longest context and single contexts in one step of the run [tokens]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .request import Request
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .drafting import Growth
-    from .flight import StepTimer
+    from .flight import CascadeTimer, StepTimer
     from .stepload import StepLoad
 
 
@@ -116,6 +116,10 @@ class DecodeCohort:
 
     def run_ns(self, timer: StepTimer, load: StepLoad, steps: int) -> npt.NDArray[np.int64]:
         """Return the durations of the step composed last and of those after it, ``steps`` in all [ns]."""
+        if load.shared:
+            sharing = cast("CascadeTimer", timer)
+            counts = (load.n_decode, load.context_sum, load.longest)
+            return sharing.decode_run_ns(*counts, steps, shared=load.shared)
         return timer.decode_run_ns(load.n_decode, load.context_sum, load.longest, steps, load.contexts)
 
     def timer(self, timer: StepTimer) -> StepTimer:

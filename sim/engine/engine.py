@@ -28,11 +28,11 @@ from .stepload import StepLoad
 if TYPE_CHECKING:
     import simpy
 
+    from ...hwmodels.cascade import SharedPrefix
     from ..books.recorder import Recorder
     from ..clock import Clock
     from ..device.resources import SharedDevice
     from ..kvcache.base import KVAllocator
-    from ..kvcache.paged import PagedAllocator
     from ..scheduler.base import ScheduledBatch, Scheduler
     from ..tiers.mover import Mover
     from .flight import Arrivals, Observer
@@ -115,6 +115,7 @@ class Engine(Outputs):
         self.waiting = scheduler.queue()
         self.speculation = speculation
         self.selection = selection
+        self.shared_prefix: SharedPrefix | None = getattr(timer, "shared_prefix", None)
         self.decoding = (
             DecodeCohort(allocator.growth_tokens)
             if speculation is None
@@ -381,8 +382,7 @@ class Engine(Outputs):
             load.add_cohort(padding)
         for request, tokens in batch.tokens.items():
             self.live_tokens += load.add_request(request, tokens, cohort.queries, rules)
-        if self.selection is not None:
-            load.select(self.selection)
+        load.complete(self)
 
         start = max(now, self.device_free_ns)
         flight = Flight(now, start, start, self.steps, 1)
@@ -421,10 +421,7 @@ class Engine(Outputs):
             self.recorder.begin(self, flight, batch, load, 1 if durations is None else len(durations))
         else:
             self.recorder.empty_batches += 1
-        for request in load.selecting:
-            # Steps composed from now on run behind this one: what it frees is theirs.
-            self.live_tokens -= request.num_evicted_tokens
-            cast("PagedAllocator", self.allocator).shrink(request)
+        load.drop(self)
         if durations is not None:
             self._pace_ns = int(durations[0])
             flight.end_ns = start + self._pace_ns
@@ -522,6 +519,8 @@ class Engine(Outputs):
         if self.mover is not None and not self._quiet(self.mover, start):
             return 0
         for ahead in self.flights:
+            if ahead.last and self.shared_prefix is not None:
+                return 0  # without those who end, the others may share more
             # A request that ends meanwhile leaves its place to whoever waits; an over-running one leaves the batch.
             if ahead.late or (
                 ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))

@@ -10,6 +10,7 @@ import numpy as np
 from ..tiers.mover import NOTHING
 
 if TYPE_CHECKING:
+    from ...hwmodels.cascade import SharedPrefix
     from ...hwmodels.steptypes import Phase
     from ..device.resources import SharedDevice, Work
     from ..scheduler.base import ScheduledBatch
@@ -48,6 +49,20 @@ class PhaseTimer(StepTimer, Protocol):
         prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
     ) -> Sequence[Phase]:  # fmt: skip
         """Return the phases of a step; their seconds sum to its duration."""
+        ...
+
+
+class CascadeTimer(StepTimer, Protocol):
+    """A timer of steps whose sequences may share a prefix that is read once; ``hwmodels.StepModel`` is one."""
+
+    @property
+    def shared_prefix(self) -> SharedPrefix | None: ...
+
+    def decode_run_ns(
+        self, n_decode: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None = None,
+        shared: int = 0,
+    ) -> np.ndarray:  # fmt: skip
+        """Return the durations of ``steps`` pure decode steps; ``shared`` leading keys are read once [ns]."""
         ...
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from ...hwmodels.cascade import FEWEST_SEQUENCES
 
 if TYPE_CHECKING:
+    from ...hwmodels.cascade import SharedPrefix
+    from ..kvcache.paged import PagedAllocator
     from .decoding import DecodeCohort
+    from .engine import Engine
     from .request import Request
     from .selection import PromptSelection
     from .speculative import Speculation
@@ -24,11 +29,12 @@ class StepLoad:
     emitting : requests counted one by one that get a token
     selecting : requests whose prompt ends, so that a part of its KV is dropped behind the step
     selected : entries of their prompts, and those of them that are kept [tokens]
+    shared : leading keys that all sequences that decode read together, once [tokens]
     """
 
     __slots__ = (
         "context_sum", "contexts", "emitting", "longest", "n_decode", "prefill", "rejected", "sampled",
-        "selected", "selecting",
+        "selected", "selecting", "shared",
     )  # fmt: skip
 
     def __init__(self, needs_contexts: bool) -> None:
@@ -38,6 +44,7 @@ class StepLoad:
         self.emitting: list[Request] = []
         self.selecting: list[Request] = []
         self.selected = (0, 0)
+        self.shared = 0
 
     def add_cohort(self, cohort: DecodeCohort) -> int:
         """Take every member a step further; return the tokens that are computed and kept [tokens]."""
@@ -81,6 +88,13 @@ class StepLoad:
                 request.draft.certain()
         return kept
 
+    def complete(self, engine: Engine) -> None:
+        """Note what depends on all who are in the step: prompts that end with it, a prefix that all share."""
+        if engine.selection is not None:
+            self.select(engine.selection)
+        if engine.shared_prefix is not None:
+            self.share(engine, engine.shared_prefix)
+
     def select(self, selection: PromptSelection) -> None:
         """Drop what is not kept of the prompts that end with this step; it is still read in it."""
         for request in self.emitting:
@@ -92,8 +106,26 @@ class StepLoad:
             keys, kept = self.selected
             self.selected = (keys + request.input_tokens, kept + request.input_tokens - evicted)
 
+    def drop(self, engine: Engine) -> None:
+        """Give back what the prompts that end do not keep: steps composed from now on run behind this one."""
+        for request in self.selecting:
+            engine.live_tokens -= request.num_evicted_tokens
+            cast("PagedAllocator", engine.allocator).shrink(request)
+
+    def share(self, engine: Engine, prefix: SharedPrefix) -> None:
+        """Read the blocks that everybody holds once for all who decode, where that is what vLLM would do."""
+        if self.n_decode < FEWEST_SEQUENCES:
+            return
+        pool, everybody = cast("PagedAllocator", engine.allocator), len(engine.running) + engine.padding.count
+        shared = pool.shared_blocks(engine.running[0], everybody) * pool.block_size
+        sequences = self.n_decode + len(self.prefill)
+        if prefix.chosen(shared, sequences, decodes=not self.prefill):
+            self.shared = shared
+
     @property
     def counts(self) -> tuple[Any, ...]:
         """The arguments of ``StepTimer.step_ns``."""
         counts = (self.n_decode, self.context_sum, self.longest, self.prefill, self.sampled, self.contexts)
+        if self.shared:
+            return (*counts, None, self.shared)
         return (*counts, self.selected) if self.selecting else counts

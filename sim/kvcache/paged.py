@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from .pages import PageAllocator
@@ -176,6 +177,11 @@ class PagedAllocator(PageAllocator[Holding]):
         self._publish(
             request, self._holding(request), request.num_computed_tokens - request.num_pending_tokens
         )
+
+    def shared_blocks(self, request: Request, holders: int) -> int:
+        """Count the leading blocks of a running request that so many requests hold [blocks]."""
+        common = takewhile(lambda run: len(run.holders) == holders, self._holding(request).runs)
+        return sum(map(len, common))
 
     def shrink(self, request: Request) -> None:
         """Take back the blocks beyond what a request still holds of its prompt; of private ones alone."""

@@ -11,6 +11,7 @@ from ..fields import AUTO, ScenarioError
 from .colocated import share_memory, with_colocated
 from .failing import check_failures
 from .groups import with_groups
+from .kernels import check_cascade
 from .kvlevers import with_kv_levers
 from .parallel import check_experts, check_parallelism, networks_of, unvalidated_parallelism, with_link
 from .resolved import Group, KVCacheSettings, ResolvedScenario, SchedulerSettings
@@ -125,6 +126,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
             *_unvalidated(scenario, purpose),
             *(unvalidated_parallelism(scenario, model) if purpose == "simulate" else ()),
             *of_levers,
+            *check_cascade(scenario, engine, model),
             *(workload.report.warnings if workload else ()),
         ),
         draft=draft,

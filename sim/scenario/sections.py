@@ -105,9 +105,12 @@ class Kernels(Section):
     Attributes
     ----------
     attention : flash reads the KV once; naive writes the scores to memory and reads them back
+    disable_cascade_attn : false lets a prefix that a whole batch shares be read once (cascade attention) where vLLM
+        would; auto: true, vLLM's default since 0.18
     """
 
     attention: Literal["flash", "naive"] = "flash"
+    disable_cascade_attn: AutoFlag = AUTO
 
 
 class SchedulerSection(Section):
