@@ -22,8 +22,9 @@ import numpy as np
 
 from ..hwmodels.spreads import residual_spread
 from .accuracy import lane_predicted, left_out
-from .fit.base import Array, FitResult, errors, spread_90
+from .fit.base import Array, FitResult, errors
 from .fit.moe import models_of, moe_regimes
+from .localspread import spread_90
 from .publiclanes import (
     DEVICES,
     FOLD_ROWS,

@@ -63,6 +63,7 @@ def fitted_lane(fit: FitResult, run: CalibrationRun) -> FittedLane:
         },
         correlation=tuple(tuple(round(fit.correlation[i][j], 2) + 0.0 for j in at) for i in at),
         residual={name: _round(sd) for name, sd in fit.residual_sd.items()},
+        local={name: round(each, 3) for name, each in fit.local.items()},
         hull=dict(fit.hull),
         table=fit.table,
         growth=None if fit.growth is None else _round(fit.growth),
@@ -198,10 +199,10 @@ def lane_lines(lane: str, new: FittedLane) -> list[str]:
     ]
     if new.correlation is not None:
         lines += ["      correlation:", *(f"        - {_list(row)}" for row in new.correlation)]
-    if new.residual:
-        lines.append(
-            f"      residual: {{{_items((_key(name), f'{sd:g}') for name, sd in new.residual.items())}}}"
-        )
+    for name, spread in (("residual", new.residual), ("local", new.local)):
+        if spread:
+            items = _items((_key(each), f"{value:g}") for each, value in spread.items())
+            lines.append(f"      {name}: {{{items}}}")
     if new.hull:
         lines.append(f"      hull: {{{_items((axis, _list(ends)) for axis, ends in new.hull.items())}}}")
     if new.growth is not None:

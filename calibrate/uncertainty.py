@@ -2,9 +2,9 @@
 
 The spread of log(time) of a row is ``sqrt(J S J' + residual^2 + added^2)``: J holds the derivatives of the row's
 log time by the log parameters and S their covariance, the residual is what the form did not explain of rows of the
-row's regime, and what is added comes from a lane that was borrowed (``hwmodels/spreads.py``). Parameter covariance
-alone covers 45 % at nominal 90 %: it is never used alone. Outside the calibrated hull the residual grows with the
-distance in logarithms.
+row's regime, more or less of it within the regime (``localspread.py``), and what is added comes from a lane that was
+borrowed (``hwmodels/spreads.py``). Parameter covariance alone covers 45 % at nominal 90 %: it is never used alone.
+Outside the calibrated hull the residual grows with the distance in logarithms.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ from numpy.typing import NDArray
 
 from ..hwmodels.device import DeviceProfile
 from ..hwmodels.lanes import Lane
-from ..hwmodels.spreads import REGIMES, Spread, beyond_per_log
+from ..hwmodels.spreads import REGIMES, Regime, Spread, beyond_per_log
 from ..hwmodels.uncertainty import (
     STATED_AS,
     added_spread,
     fitted_level,
     parameter_spread,
     residual_of,
-    slowed,
 )
 from .errors import CalibrationError
 from .fit.base import FitResult, Model
+from .localspread import SMALLEST, STEP, held_up_by, local_factor, terms_of
 
 Array = NDArray[np.float64]
 NOMINAL: Final = 0.9
-_STEP: Final = 0.03
-"""Step of the logarithm for derivatives, as in the fits: forms have kinks that smaller ones would fall into."""
-_SMALLEST: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +109,7 @@ def of_fit(
         device="",
         correlation=fit.correlation,
         residual=fit.residual_sd,
+        local=fit.local,
         hull=fit.hull,
         growth=fit.growth,
     )
@@ -142,12 +140,12 @@ def _predictive(
     axes: Mapping[str, Array] | None,
 ) -> Predictive:
     params = lane.params
-    time = np.maximum(np.asarray(model(params), dtype=np.float64), _SMALLEST)
-    held_up = {
-        regime: np.log(np.maximum(model(slowed(params, {regime: math.exp(_STEP)})), _SMALLEST) / time) / _STEP
-        for regime in REGIMES
-    }
+    time = np.maximum(np.asarray(model(params), dtype=np.float64), SMALLEST)
+    held_up = held_up_by(model, params, time)
     residual = _residual(lane, level, held_up, regimes, len(time))
+    if regimes is not None and lane.local:
+        terms = terms_of(model, params, lane.stderr, time, lane.hull, axes or {})
+        residual = residual * local_factor(lane.local, regimes, terms)
     distance = hull_distance(lane.hull, axes or {}, len(time))
     growth = beyond_per_log(lane.family) if lane.growth is None else lane.growth
     residual = residual * (1.0 + growth * distance)
@@ -158,7 +156,7 @@ def _predictive(
 
 
 def _residual(
-    lane: Lane, level: str, held_up: Mapping[str, Array], regimes: NDArray[Any] | None, n: int
+    lane: Lane, level: str, held_up: Mapping[Regime, Array], regimes: NDArray[Any] | None, n: int
 ) -> Array:
     """Return the residual spread of each row: of its regime by name, else of what it is held up by.
 
@@ -183,9 +181,9 @@ def _parameter_variance(lane: Lane, model: Model, n: int) -> Array:
     columns: list[Array] = []
     for name in names:
         up, down = dict(lane.params), dict(lane.params)
-        up[name], down[name] = up[name] * math.exp(_STEP), down[name] * math.exp(-_STEP)
+        up[name], down[name] = up[name] * math.exp(STEP), down[name] * math.exp(-STEP)
         above, below = np.asarray(model(up)), np.asarray(model(down))
-        columns.append(np.log(np.maximum(above, _SMALLEST) / np.maximum(below, _SMALLEST)) / (2.0 * _STEP))
+        columns.append(np.log(np.maximum(above, SMALLEST) / np.maximum(below, SMALLEST)) / (2.0 * STEP))
     jacobian = np.stack(columns, axis=1) * sd
     correlation = np.eye(len(names))
     if lane.correlation is not None:
@@ -212,8 +210,8 @@ def hull_distance(hull: Mapping[str, tuple[float, float]], axes: Mapping[str, Ar
     for name, values in axes.items():
         if name not in hull:
             continue
-        low, high = (max(end, _SMALLEST) for end in hull[name])
-        at = np.log(np.maximum(np.asarray(values, dtype=np.float64), _SMALLEST))
+        low, high = (max(end, SMALLEST) for end in hull[name])
+        at = np.log(np.maximum(np.asarray(values, dtype=np.float64), SMALLEST))
         squared += np.maximum(np.maximum(at - math.log(high), math.log(low) - at), 0.0) ** 2
     return np.sqrt(squared)
 

@@ -78,6 +78,8 @@ class FittedLane(BaseModel):
     parameters : the fitted numbers by symbol
     correlation : correlation matrix in the order of ``parameters``; None means independent
     residual : residual spread of log(time) by regime [-]
+    local : how the spread of a single call differs from its regime's (``calibrate/localspread.py``); steps, of many
+        calls, take the regime's
     hull : calibrated range by axis (``m: [1, 8192]``)
     table : measured table that is preferred inside its range
     growth : how fast the residual grows outside the hull, where the fit could tell [per unit of ln]
@@ -93,6 +95,7 @@ class FittedLane(BaseModel):
     parameters: dict[str, FittedParameter]
     correlation: tuple[tuple[float, ...], ...] | None = None
     residual: dict[str, float] = {}
+    local: dict[str, float] = {}
     hull: dict[str, tuple[float, float]] = {}
     table: LatencyTable | None = None
     growth: float | None = Field(default=None, ge=0)
@@ -119,7 +122,7 @@ class Lane:
     level : how well this device's numbers are known
     source : where they come from
     device : id of the device they were fitted on
-    correlation, residual, hull, table, growth, inside_engine : see ``FittedLane``
+    correlation, residual, local, hull, table, growth, inside_engine : see ``FittedLane``
     """
 
     family: str
@@ -131,6 +134,7 @@ class Lane:
     device: str
     correlation: tuple[tuple[float, ...], ...] | None = None
     residual: Mapping[str, float] = field(default_factory=dict[str, float])
+    local: Mapping[str, float] = field(default_factory=dict[str, float])
     hull: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     table: LatencyTable | None = None
     growth: float | None = None
@@ -149,6 +153,7 @@ def as_lane(fitted: FittedLane, family: str, lane: str, device: str) -> Lane:
         device=device,
         correlation=fitted.correlation,
         residual=fitted.residual,
+        local=fitted.local,
         hull=fitted.hull,
         table=fitted.table,
         growth=fitted.growth,

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ...hwmodels.lanes import LatencyTable
 from ...hwmodels.timing.allreduce import AllReduceParams, allreduce_seconds
 from ...hwmodels.timing.form import Chip, LaneLike
+from ..localspread import spread_90
 from ..table import KernelTable, concat
-from .base import Array, FitResult, Parameter, hull_of, robust_fit, spread_90
+from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .gemm import Values
 
 _START: Final = {"a0_us": 5.0, "a1_us": 0.2, "bl": 0.4, "c0_us": 12.0, "c1_us": 0.5, "bb": 0.7}

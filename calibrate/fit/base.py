@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ...hwmodels.lanes import LatencyTable
 from ...hwmodels.notebook import html, html_table
 from ..errors import CalibrationError
+from ..localspread import local_spread, spread_90, terms_of
 from .descent import Array as Array
 from .descent import Model as Model
 from .descent import Parameter as Parameter
@@ -30,8 +31,10 @@ _FIRST_SCALE: Final = 0.10
 _SMALLEST_SCALE: Final = 0.002
 _TO_SD: Final = 1.4826
 """From the median absolute deviation to the standard deviation of a normal."""
-_AT_90: Final = 1.6448536
-"""Half width of the central nine tenths of a standard normal."""
+_LEAST_OWN: Final = 0.25
+"""Least share of a spread's variance that is the form's own, not its parameters'."""
+_FEWEST_KINDS: Final = 4
+"""Of a column with fewer values none is left out: the rest would be another table."""
 IDENTIFIED: Final = 0.5
 """A parameter whose posterior spread is below this share of its prior's was learnt from the data."""
 
@@ -65,6 +68,7 @@ class FitResult:
     correlation : of the log parameters; pinned ones correlate with nothing
     residual_sd : spread of log(predicted/measured) about 0 by regime (``spread_90``) [-]
     residual_bias : its mean by regime [-]
+    local : by how much a row's spread exceeds its regime's (``local_spread``)
     n : rows fitted
     hull : range of every axis of the fitted rows
     notes : what was excluded, approximated, pinned
@@ -87,6 +91,7 @@ class FitResult:
     table: LatencyTable | None = None
     growth: float | None = None
     level: Literal["measured", "bridged"] = "measured"
+    local: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def params(self) -> dict[str, float]:
@@ -157,6 +162,7 @@ class FitResult:
             "table": self.table.model_dump(mode="json") if self.table else None,
             "growth": self.growth,
             "level": self.level,
+            "local": dict(self.local),
         }
 
     @classmethod
@@ -191,6 +197,7 @@ class FitResult:
                 table=LatencyTable.model_validate(data["table"]) if data["table"] else None,
                 growth=None if data.get("growth") is None else float(data["growth"]),
                 level="bridged" if data.get("level") == "bridged" else "measured",
+                local=dict(data.get("local") or {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = " ".join(str(error).split())
@@ -213,6 +220,8 @@ def robust_fit(
     steps: Sequence[float] = _STEPS,
     scale: float | None = None,
     scan: Mapping[str, Sequence[float]] | None = None,
+    axes: Mapping[str, Array] | None = None,
+    alike: Sequence[NDArray[Any]] = (),
 ) -> FitResult:
     """Fit parameters to measured times.
 
@@ -232,6 +241,9 @@ def robust_fit(
     scale : noise of log(time), where it is known [-]; default: from the residuals
     scan : values from which a parameter is also started, where its effect comes in jumps; the best end is kept, and
         the standard error is no less than the values' distance allows
+    axes : value of each row by axis of the hull, for what its spread depends on within its regime; without, on nothing
+    alike : columns, shape (n,) each; residuals of a row are then those of a fit that has not seen the rows that agree
+        with it in one of them, less what the parameters' covariance adds: a spread that holds for unseen shapes
 
     Raises
     ------
@@ -261,34 +273,32 @@ def robust_fit(
         x, covariance = over_jumps(problem, x, sd, steps[-1], evaluations, i, starts)
     ratio = problem.log_ratio(x)
     names = np.full(len(measured), "all") if regimes is None else regimes
+    alike = [column for column in alike if len(np.unique(column)) >= _FEWEST_KINDS]
+    unseen, doubt = ratio, 0.0 * ratio
+    if alike:
+        unseen, doubt = problem.unseen(x, sd, steps[-1], covariance, alike)
+    spread = {str(name): spread_90(unseen[names == name]) for name in np.unique(names)}
+    values = _fitted(params, varied, x, covariance)
+    local: dict[str, float] = {}
+    if axes is not None:
+        known = {name: value.estimate for name, value in values.items()}
+        stderr = {name: value.stderr for name, value in values.items()}
+        terms = terms_of(model, known, stderr, measured * np.exp(ratio), hull or {}, axes)
+        local = local_spread(unseen, names, terms)
+    spread = {name: _own(sd, doubt[names == name]) for name, sd in spread.items()}
     return FitResult(
         family=family,
         lane=lane,
-        values=_fitted(params, varied, x, covariance),
+        values=values,
         correlation=_correlation(params, varied, covariance),
-        residual_sd={str(name): spread_90(ratio[names == name]) for name in np.unique(names)},
+        residual_sd=spread,
         residual_bias={str(name): float(np.mean(ratio[names == name])) for name in np.unique(names)},
         n=len(measured),
         hull=dict(hull or {}),
         notes=tuple(notes),
         train=errors(np.exp(ratio)),
+        local=local,
     )
-
-
-def spread_90(log_ratio: Array) -> float:
-    """Return the standard deviation of the normal about 0 that holds nine tenths of some residuals [-].
-
-    Residuals have longer tails than a normal; their own standard deviation would make 90 % intervals a fifth too
-    wide on most rows (16.6 instead of 14.1 % half width on H100 GEMM, both with 88-90 % of unseen rows inside).
-    Of n residuals the one at rank 0.9 (n + 1) counts, so that the next row is inside with nine tenths, however few
-    there are.
-
-    >>> round(spread_90(np.linspace(-1.0, 1.0, 2001)), 3), spread_90(np.array([0.1, 0.2])) * 1.6448536
-    (0.547, 0.2)
-    """
-    size = np.sort(np.abs(log_ratio))
-    rank = min(math.ceil(0.9 * (len(size) + 1)), len(size))
-    return float(size[rank - 1]) / _AT_90
 
 
 def errors(ratio: Array) -> dict[str, float]:
@@ -316,6 +326,11 @@ def hull_of(**axes: Array) -> dict[str, tuple[float, float]]:
     {'m': (1.0, 8.0)}
     """
     return {name: (float(np.min(axis)), float(np.max(axis))) for name, axis in axes.items()}
+
+
+def _own(spread: float, doubt: Array) -> float:
+    """Return a spread without the variance of its parameters, which intervals add again row by row."""
+    return math.sqrt(max(spread**2 - float(np.mean(doubt)), _LEAST_OWN * spread**2))
 
 
 def _robust_sd(ratio: Array) -> float:

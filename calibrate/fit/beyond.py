@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...hwmodels.spreads import beyond_per_log
+from ..localspread import spread_90
 from ..table import KernelTable
-from .base import Array, FitResult, Parameter, errors, spread_90
+from ..uncertainty import Predictive
+from .base import Array, FitResult, Parameter, errors
 
 NEAR: Final = 0.25
 """Contexts up to this share of the longest are fitted, longer ones predicted [-]. Shorter ones: fixed time alone."""
@@ -19,37 +21,45 @@ _MOST_GROWTH: Final = 1.0
 
 Fit = Callable[[KernelTable, list[Parameter]], FitResult]
 """From rows and starts to a fit."""
+Expect = Callable[[FitResult, KernelTable], Predictive]
+"""Times of rows by a fit, with their spread."""
 Predict = Callable[[FitResult, KernelTable], Array]
 """Times of rows by a fit [us]."""
 
 
 def growth_beyond(
     table: KernelTable,
+    keys: Array,
     params: list[Parameter],
     fit: Fit,
-    predict: Predict,
-    regimes: Callable[[KernelTable], NDArray[Any]],
+    expect: Expect,
+    *,
+    shares: Sequence[float] = (NEAR,),
 ) -> float | None:
     """Return how fast errors grow with the distance of a context from the fitted ones [per unit of ln].
 
-    What predictions of the longest contexts show is averaged with what the family shows elsewhere. None for too few
+    The longest contexts are predicted from those up to some shares of their length. What errors show there beyond the
+    spread that is stated inside the fitted range is averaged with what the family shows elsewhere. None for too few
     rows.
 
     Parameters
     ----------
     table : rows that a fit may see
+    keys : context of each row, shape (n,) [tokens]
     params : starts and priors
-    fit, predict, regimes : of the family
+    fit, expect : of the family
+    shares : of the longest context [-]
     """
-    keys = table["kv_len"]
-    near, far = table.where(keys <= NEAR * keys.max()), table.where(keys == keys.max())
-    if len(near) < 2 * len(params):
-        return None
-    found = fit(near, params)
-    known = [found.residual_sd.get(str(name), max(found.residual_sd.values())) for name in regimes(far)]
-    off = np.log(predict(found, far) / far.latency_us)
-    shown = (spread_90(off / np.array(known)) - 1.0) / -math.log(NEAR)
-    return min(0.5 * (max(shown, 0.0) + beyond_per_log(found.family)), _MOST_GROWTH)
+    far, shown, family = table.where(keys == keys.max()), list[float](), ""
+    for share in shares:
+        near = table.where(keys <= share * keys.max())
+        if len(near) < 2 * len(params):
+            continue
+        found = fit(near, params)
+        expected, family = expect(replace(found, growth=0.0), far), found.family
+        off = np.log(expected.time / far.latency_us) / expected.sd
+        shown.append((spread_90(off) - 1.0) / -math.log(share))
+    return min(0.5 * (max(*shown, 0.0) + beyond_per_log(family)), _MOST_GROWTH) if shown else None
 
 
 def pinned_by_the_long(

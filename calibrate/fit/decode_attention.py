@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -10,22 +9,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hwmodels.spreads import beyond_per_log
 from ...hwmodels.timing.decode_attention import DecodeParams, decode_shape, decode_terms, warm_share
 from ...hwmodels.timing.form import Chip
 from ..dtypes import kv_width
 from ..table import KernelTable
-from .base import Array, FitResult, Parameter, errors, hull_of, robust_fit, spread_90
+from ..uncertainty import Predictive, of_fit
+from .base import Array, FitResult, Parameter, errors, hull_of, robust_fit
+from .beyond import NEAR, growth_beyond
 from .gemm import Values
 from .starts import DECODE, start
 
 ROWS: Final = 3000
 OCCUPANCIES: Final = (0.75, 1.0, 1.33, 2.0)
 """Blocks per unit that are tried, over the starting value."""
-NEAR: Final = 0.25
-"""Contexts up to this share of the longest are fitted to choose the blocks per unit, the others predicted [-]."""
 _TRIED_ROWS: Final = 1500
-_MOST_GROWTH: Final = 1.0
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "eb": (0.05, 1.05), "q": (1.0, 12.0), "occ": (0.1, 8.0), "wq": (0.01, 1.0),
     "oe": (0.005, 1.5), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0), "gp": (0.5, 128.0), "ec": (0.005, 1.2),
@@ -101,7 +98,6 @@ def fit_decode_attention_least_squares(
     """
     facts = [Parameter("split", float(split), vary=False), Parameter("ks", key_blocks, vary=False)]
     chosen = table.sample(rows)
-    batch, heads = table.numbers("batch", "n_heads")
     chooses = params is None
     if params is None:
         params = _with_occupancy(table, chip, decode_parameters(arch), facts, warm)
@@ -111,11 +107,27 @@ def fit_decode_attention_least_squares(
         [*params, *facts],
         warm,
         lane=lane,
-        regimes=decode_regimes(chosen, chip),
-        hull=hull_of(batch=batch, context=seen_keys(table), heads=heads),
+        hull=hull_of(**_axes(table)),
         **options,
     )
-    return replace(found, growth=growth_beyond(table, chip, [*params, *facts], warm)) if chooses else found
+    if not chooses:
+        return found
+
+    def fit(near: KernelTable, starts: list[Parameter]) -> FitResult:
+        few = near.sample(_TRIED_ROWS)
+        return _fit(few, chip, starts, warm, hull=hull_of(**_axes(few)), **_QUICK)
+
+    def expect(fitted: FitResult, far: KernelTable) -> Predictive:
+        return of_fit(
+            fitted,
+            lambda values: predict_decode_us(chip, values, far, warm=warm),
+            regimes=decode_regimes(far, chip),
+            axes=_axes(far),
+        )
+
+    shares = (NEAR, NEAR**2)
+    growth = growth_beyond(table, seen_keys(table), [*params, *facts], fit, expect, shares=shares)
+    return replace(found, growth=growth)
 
 
 def _fit(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool, **options: Any) -> FitResult:
@@ -124,8 +136,16 @@ def _fit(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool, **
         params,
         table.latency_us,
         family="decode_attention",
-        **{"regimes": decode_regimes(table, chip), **options},
+        regimes=decode_regimes(table, chip),
+        axes=_axes(table),
+        alike=(table["n_heads"],),
+        **options,
     )
+
+
+def _axes(table: KernelTable) -> dict[str, Array]:
+    batch, heads = table.numbers("batch", "n_heads")
+    return {"batch": batch, "context": seen_keys(table), "heads": heads}
 
 
 def _with_occupancy(
@@ -144,27 +164,6 @@ def _with_occupancy(
         off = [predict_decode_us(chip, found, part, warm=warm) / part.latency_us for part in parts]
         tried.append((sum(errors(ratio)["mape"] for ratio in off), pinned))
     return min(tried, key=lambda each: each[0])[1]
-
-
-def growth_beyond(table: KernelTable, chip: Chip, params: list[Parameter], warm: bool = True) -> float | None:
-    """Return how fast errors grow with the distance of a context from the fitted ones [per unit of ln].
-
-    The longest contexts are predicted from those of a quarter and of a sixteenth of their length; what that shows
-    is averaged with what the family shows elsewhere. None for too few rows.
-    """
-    keys = seen_keys(table)
-    far = table.where(keys == keys.max())
-    shown: list[float] = []
-    for share in (NEAR, NEAR**2):
-        near = table.where(keys <= share * keys.max())
-        if len(near) < 2 * len(params):
-            continue
-        found = _fit(near.sample(_TRIED_ROWS), chip, params, warm, **_QUICK)
-        regimes = decode_regimes(far, chip)
-        known = [found.residual_sd.get(str(name), max(found.residual_sd.values())) for name in regimes]
-        off = np.log(predict_decode_us(chip, found.params, far, warm=warm) / far.latency_us)
-        shown.append((spread_90(off / np.array(known)) - 1.0) / -math.log(share))
-    return min(0.5 * (max(*shown, 0.0) + beyond_per_log("decode_attention")), _MOST_GROWTH) if shown else None
 
 
 _QUICK: Final[dict[str, Any]] = {"rounds": 2, "evaluations": 15}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ _CROSSINGS: Final = 3
 _LEAST_SPARED: Final = 0.1
 """Least share of the rows that counts as left over after the parameters were learnt."""
 _SCAN_EVALUATIONS: Final = 8
+_FARTHEST: Final = 0.7
+"""Longest step of a logarithm."""
 _LOG_FLOOR: Final = 1e-9
 
 
@@ -157,6 +159,35 @@ class Problem:
             steps = np.clip(np.sqrt(np.maximum(np.diag(found), 0.0)), step, steps)
         return found, sd / math.sqrt(spared)
 
+    def unseen(
+        self, x: Array, sd: float, step: float, covariance: Array, alike: Sequence[NDArray[Any]]
+    ) -> tuple[Array, Array]:
+        """Return every row's log(predicted/measured) by a fit without the rows like it, and what parameters add to it.
+
+        The latter is the variance of the row's log time by the parameters' covariance.
+        One Gauss-Newton step leads from the minimum of all rows to that of the others (on GEMM of H100 the mean error
+        grows from 5.9 to 6.0 % so, with whole fits of the others to 6.2).
+
+        Parameters
+        ----------
+        x, sd, step, covariance : minimum, noise, step of the derivatives, covariance
+        alike : columns, shape (n,) each: rows that agree in one of them are left out together
+        """
+        ratio, jacobian = self.jacobian(x, step, self.span)
+        z = ratio / sd
+        loss = self.weight**2 / np.sqrt(1.0 + z * z) / sd**2
+        weighted = jacobian * loss[:, None]
+        hessian = jacobian.T @ weighted + np.diag([1.0 / p.sd_log**2 for p in self.varied])
+        numbers = np.stack([np.unique(column, return_inverse=True)[1] for column in alike], axis=1)
+        found = ratio.copy()
+        for key in np.unique(numbers, axis=0):
+            agrees = numbers == key
+            out, own = agrees.any(axis=1), agrees.all(axis=1)
+            rest = hessian - jacobian[out].T @ weighted[out]
+            moved = np.linalg.pinv(rest, hermitian=True) @ (weighted[out].T @ ratio[out])
+            found[own] += jacobian[own] @ np.clip(moved, -_FARTHEST, _FARTHEST)
+        return found, np.maximum(np.einsum("ni,ij,nj->n", jacobian, covariance, jacobian), 0.0)
+
     def along(self, x: Array, sd: float, covariance: Array, i: int) -> tuple[Array, float]:
         """Return the lowest point as one parameter moves and the others follow it, and the variance of what is likely.
 
@@ -213,4 +244,4 @@ def _newton_step(hessian: Array, gradient: Array, free: NDArray[np.bool_], dampi
         part = hessian[np.ix_(free, free)]
         damped = part + damping * np.diag(np.maximum(np.diag(part), 1e-12))
         step[free] = -np.linalg.solve(damped, gradient[free])
-    return np.clip(step, -0.7, 0.7)
+    return np.clip(step, -_FARTHEST, _FARTHEST)

@@ -94,6 +94,12 @@ def gemm_regimes(table: KernelTable) -> NDArray[Any]:
     return np.char.add(rows, size)
 
 
+def matrix_axes(table: KernelTable) -> dict[str, Array]:
+    """Return where each product lies on the axes of a hull."""
+    m, n, k = table.numbers("m", "n", "k")
+    return {"m": m, "n": n, "k": k}
+
+
 def fit_gemm_least_squares(
     table: KernelTable,
     chip: Chip,
@@ -123,7 +129,6 @@ def fit_gemm_least_squares(
     CalibrationError : too few rows, or times that are not positive
     """
     chosen = table.sample(rows)
-    m, n, k = table.numbers("m", "n", "k")
     return robust_fit(
         lambda values: predict_gemm_us(chip, values, chosen, warm=warm),
         params or gemm_parameters(arch, warm=warm, fed=chip.feed > 0.0),
@@ -131,6 +136,8 @@ def fit_gemm_least_squares(
         family="gemm",
         lane=lane,
         regimes=gemm_regimes(chosen),
-        hull=hull_of(m=m, n=n, k=k),
+        hull=hull_of(**matrix_axes(table)),
+        axes=matrix_axes(chosen),
+        alike=(chosen["n"], chosen["k"]),
         **options,
     )

@@ -27,7 +27,7 @@ from ..dtypes import PRECISION
 from ..errors import CalibrationError
 from ..table import KernelTable
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
-from .gemm import Values, gemm_regimes
+from .gemm import Values, gemm_regimes, matrix_axes
 
 ROWS: Final = 3000
 
@@ -131,7 +131,6 @@ def fit_linear_least_squares(
     CalibrationError : too few rows, an unknown dtype, or times that are not positive
     """
     chosen = table.sample(rows)
-    m, n, k = table.numbers("m", "n", "k")
     return robust_fit(
         lambda values: predict_linear_us(chip, values, chosen),
         params or linear_parameters(quantise=quantise, by_m=by_m),
@@ -139,6 +138,8 @@ def fit_linear_least_squares(
         family=family,
         lane=lane,
         regimes=linear_regimes(chosen),
-        hull=hull_of(m=m, n=n, k=k),
+        hull=hull_of(**matrix_axes(table)),
+        axes=matrix_axes(chosen),
+        alike=(chosen["n"], chosen["k"]),
         **{"rounds": 2, "evaluations": 20, **options},
     )

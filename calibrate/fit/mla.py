@@ -10,7 +10,7 @@ Held out are 16 and 64 heads and contexts above 2048; a few rows of the tables a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from ...hwmodels.timing.prefill_attention import PrefillParams, mla_prefill_shap
 from ..dtypes import element_width
 from ..errors import CalibrationError
 from ..table import KernelTable
+from ..uncertainty import Predictive, of_fit
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
-from .beyond import growth_beyond, pinned_by_the_long
+from .beyond import Expect, growth_beyond, pinned_by_the_long
 from .gemm import Values
 
 LATENT: Final = 576
@@ -198,7 +199,9 @@ def fit_mla_decode_least_squares(
             lane=lane,
             weights=np.where(rows["kv_len"] < _SHORT, _SHORT_WEIGHT, 1.0),
             regimes=mla_regimes(rows),
-            hull=_hull(rows),
+            hull=hull_of(**_axes(rows)),
+            axes=_axes(rows),
+            alike=(rows["n_heads"],),
             **{"rounds": 4, "evaluations": 60, "steps": _STEPS, **options},
         )
 
@@ -210,9 +213,9 @@ def fit_mla_decode_least_squares(
     )
     whole = [_whole_blocks(occ, chip) for occ in OCCUPANCIES]
     params = pinned_by_the_long(table, "occ", tuple(whole), params, fit, predict)
-    return replace(
-        fit(table, params, **options), growth=growth_beyond(table, params, fit, predict, mla_regimes)
-    )
+    expect = _expected(lambda values, rows: predict_mla_decode_us(chip, values, rows))
+    growth = growth_beyond(table, table["kv_len"], params, fit, expect)
+    return replace(fit(table, params, **options), growth=growth)
 
 
 def _whole_blocks(occupancy: float, chip: Chip) -> float:
@@ -257,22 +260,32 @@ def fit_mla_prefill_least_squares(
             family="mla_prefill",
             lane=lane,
             regimes=mla_regimes(rows),
-            hull=_hull(rows),
+            hull=hull_of(**_axes(rows)),
+            axes=_axes(rows),
+            alike=(rows["n_heads"],),
             **{"rounds": 2, "evaluations": 25, **options},
         )
 
-    def predict(found: FitResult, rows: KernelTable) -> Array:
-        return predict_mla_prefill_us(chip, found.params, rows)
-
     params = mla_prefill_parameters(eb, absorbed=absorbed)
-    return replace(
-        fit(table, params, **options), growth=growth_beyond(table, params, fit, predict, mla_regimes)
-    )
+    expect = _expected(lambda values, rows: predict_mla_prefill_us(chip, values, rows))
+    growth = growth_beyond(table, table["kv_len"], params, fit, expect)
+    return replace(fit(table, params, **options), growth=growth)
 
 
-def _hull(table: KernelTable) -> dict[str, tuple[float, float]]:
+def _expected(predict_us: Callable[[Mapping[str, float], KernelTable], Array]) -> Expect:
+    """Return the times of rows with their spread, from their times under given parameters."""
+
+    def expect(found: FitResult, rows: KernelTable) -> Predictive:
+        return of_fit(
+            found, lambda values: predict_us(values, rows), regimes=mla_regimes(rows), axes=_axes(rows)
+        )
+
+    return expect
+
+
+def _axes(table: KernelTable) -> dict[str, Array]:
     batch, context, heads = table.numbers("batch", "kv_len", "n_heads")
-    return hull_of(batch=batch, context=context, heads=heads)
+    return {"batch": batch, "context": context, "heads": heads}
 
 
 def _by_width(table: KernelTable) -> list[tuple[NDArray[np.int64], float]]:

@@ -6,6 +6,7 @@ The share of bandwidth is pinned to the device's GEMM lane: a free one fits bett
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,11 +16,14 @@ from ...hwmodels.timing.form import Chip
 from ...hwmodels.timing.prefill_attention import PrefillParams, prefill_form, prefill_shape
 from ..dtypes import kv_width
 from ..table import KernelTable
+from ..uncertainty import Predictive, of_fit
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
+from .beyond import NEAR, growth_beyond
 from .gemm import Values
 from .starts import PREFILL, start
 
 ROWS: Final = 1500
+_TRIED_ROWS: Final = 600
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "t0_us": (0.05, 100.0), "ec": (0.05, 1.2), "sx": (0.05, 60.0), "occ": (0.2, 4.0), "wq": (0.01, 1.0),
     "q2": (1.0, 12.0), "tt_us": (0.005, 20.0), "k0": (0.5, 600.0), "l2f": (0.02, 3.0), "l2b": (1.0, 12.0),
@@ -119,17 +123,38 @@ def fit_prefill_attention_least_squares(
     eb : share of bandwidth of the device's GEMM lane, pinned [-]
     q : sharpness of the maximum of tile time and bytes, pinned [-]
     """
-    chosen = table.sample(rows)
+    starts, notes = params or prefill_parameters(arch, eb, q), options.pop("notes", ())
+
+    def fit(rows: KernelTable, params: list[Parameter], **options: Any) -> FitResult:
+        return robust_fit(
+            lambda values: predict_prefill_us(chip, values, rows),
+            params,
+            rows.latency_us,
+            family="prefill_attention",
+            lane=lane,
+            regimes=prefill_regimes(rows),
+            axes=_axes(rows),
+            alike=(rows["n_heads"],),
+            notes=("eb is pinned to the gemm lane", *notes),
+            **{"hull": hull_of(**_axes(rows)), **options},
+        )
+
+    def near(rows: KernelTable, params: list[Parameter]) -> FitResult:
+        return fit(rows.sample(_TRIED_ROWS), params, rounds=2, evaluations=15)
+
+    def expect(found: FitResult, rows: KernelTable) -> Predictive:
+        return of_fit(
+            found,
+            lambda values: predict_prefill_us(chip, values, rows),
+            regimes=prefill_regimes(rows),
+            axes=_axes(rows),
+        )
+
+    found = fit(table.sample(rows), starts, hull=hull_of(**_axes(table)), **options)
+    keys = table["q_len"]
+    return replace(found, growth=growth_beyond(table, keys, starts, near, expect, shares=(NEAR, NEAR**2)))
+
+
+def _axes(table: KernelTable) -> dict[str, Array]:
     batch, new, heads = table.numbers("batch", "q_len", "n_heads")
-    found = robust_fit(
-        lambda values: predict_prefill_us(chip, values, chosen),
-        params or prefill_parameters(arch, eb, q),
-        chosen.latency_us,
-        family="prefill_attention",
-        lane=lane,
-        regimes=prefill_regimes(chosen),
-        hull=hull_of(batch=batch, context=new, heads=heads),
-        notes=("eb is pinned to the gemm lane", *options.pop("notes", ())),
-        **options,
-    )
-    return found
+    return {"batch": batch, "context": new, "heads": heads}

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from membound.calibrate.fit.base import FitResult, spread_90
+from membound.calibrate.fit.base import FitResult
 from membound.calibrate.fit.moe import expert_rows, models_of, moe_regimes
+from membound.calibrate.localspread import spread_90
 from membound.calibrate.predict import expert_family, expert_lanes, software_of
 from membound.calibrate.publicexperts import models_left_out, spread_by_regime, standing_in
 from membound.calibrate.publiclanes import (

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.fit.base import FitResult, Parameter, hull_of, robust_fit
+from membound.calibrate.localspread import spread_90
 from membound.calibrate.uncertainty import (
     Predictive,
     conformal_scale,
@@ -144,6 +145,62 @@ def test_figures_of_a_group_tell_inside_from_outside_and_of_nothing_there_are_no
     assert found["coverage_90_outside"] > 0.85  # widened: a form that is right is over-covered there
     nothing = coverage_figures(measured[:0], predicted(fit, x[:0]))
     assert set(nothing.values()) == {None}
+
+
+def uneven(seed: int, n: int = 1500):
+    """Return calls of one regime whose noise grows with their size."""
+    rng = np.random.default_rng(seed)
+    x = np.exp(rng.uniform(0.0, np.log(1000.0), n))
+    noise = 0.02 * x**0.3 * rng.standard_normal(n)
+    return x, model_of(x)({"t0_us": 4.0, "eb": 0.8}) * np.exp(noise)
+
+
+def test_within_a_regime_the_interval_is_as_wide_as_residuals_are_there() -> None:
+    x, measured = uneven(0)
+    params = [Parameter("t0_us", 5.0, 0.3), Parameter("eb", 0.7, 0.3)]
+    one = np.full(len(x), "all")
+    fit = robust_fit(
+        model_of(x), params, measured, family="line", regimes=one, hull=hull_of(x=x), axes={"x": x}
+    )
+    new, held = uneven(1)
+
+    def inside(fit: FitResult) -> tuple[np.ndarray, np.ndarray]:
+        found = of_fit(fit, model_of(new), regimes=one, axes={"x": new})
+        low, high = found.interval()
+        return (held >= low) & (held <= high), found.half_width()
+
+    (even, flat), (local, width) = inside(replace(fit, local={})), inside(fit)
+    thirds = [new < 10.0, (new >= 10.0) & (new < 100.0), new >= 100.0]
+    assert max(even[part].mean() for part in thirds) > 0.97  # one width for all: too wide here,
+    assert min(even[part].mean() for part in thirds) < 0.80  # too narrow there
+    assert all(0.85 < local[part].mean() < 0.95 for part in thirds)
+    assert np.median(width) < np.median(flat)
+
+
+def test_few_rows_have_one_spread_a_regime() -> None:
+    x, measured = uneven(0, 100)
+    params = [Parameter("t0_us", 5.0, 0.3), Parameter("eb", 0.7, 0.3)]
+    fit = robust_fit(model_of(x), params, measured, family="line", hull=hull_of(x=x), axes={"x": x})
+    assert fit.local == {}
+
+
+def test_the_spread_is_that_of_kinds_which_the_fit_had_not_seen() -> None:
+    rng = np.random.default_rng(5)
+    kind = rng.integers(0, 6, 300)
+    x, measured = truth(5, 300)
+    measured *= np.exp(0.2 * rng.standard_normal(6))[kind]  # every kind is off by something of its own
+    params = [Parameter("t0_us", 5.0, 0.3), Parameter("eb", 0.7, 0.3)]
+
+    def fit(rows: np.ndarray, **options) -> FitResult:
+        return robust_fit(model_of(x[rows]), params, measured[rows], family="line", scale=0.2, **options)
+
+    every = np.ones(300, dtype=bool)
+    unseen = np.empty(300)
+    for each in range(6):
+        own = kind == each
+        unseen[own] = np.log(model_of(x[own])(fit(~own).params) / measured[own])
+    seen, left_out = fit(every).residual_sd["all"], fit(every, alike=(kind,)).residual_sd["all"]
+    assert seen < left_out == pytest.approx(spread_90(unseen), rel=0.1)
 
 
 def gemm_model(device):
