@@ -42,6 +42,15 @@ def test_a_measured_table_is_met_at_its_points_and_continued_without_a_jump() ->
     assert float(allreduce_seconds(H100, TABLE, 1e9, 4)) > 100 * inside
 
 
+@given(st.floats(1024.0, 1e9), st.floats(0.5, 2.0))
+def test_between_measured_sizes_a_table_bends_as_the_form_does(size: float, factor: float) -> None:
+    sizes = np.array([1024.0, 32768.0, 1048576.0, 1e9])
+    measured = factor * allreduce_seconds(H100, FORM, sizes, 4)
+    table = AllReduceParams(4.2e-6, 0.09e-6, 0.45, 9.5e-6, 0.01e-6, 0.73, tables={4: (sizes, measured)})
+    expected = factor * float(allreduce_seconds(H100, FORM, size, 4))
+    assert float(allreduce_seconds(H100, table, size, 4)) == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_table_of_another_group_size_is_not_used() -> None:
     assert allreduce_seconds(H100, TABLE, 65536.0, 8) == allreduce_seconds(H100, FORM, 65536.0, 8)
 
