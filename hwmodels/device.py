@@ -23,6 +23,7 @@ from .lanes import FittedLane, Lane, LatencyTable, Level, as_lane
 from .links import sheet
 from .notebook import html, html_table
 from .prices import Price, list_price
+from .same import Same
 from .validation import validate
 from .whatif import changed_datasheet
 
@@ -149,7 +150,7 @@ class DeviceProfile(BaseModel):
     @property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of everything above, for provenance."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        return _digest(Same(self))
 
     def families(self) -> list[str]:
         """List the kernel families for which ``lane`` has an answer, sorted."""
@@ -230,6 +231,11 @@ def load_device(
 def list_devices() -> list[str]:
     """List the ids of the bundled devices, sorted."""
     return ids(DEVICES)
+
+
+@lru_cache(maxsize=64)
+def _digest(profile: Same[DeviceProfile]) -> str:
+    return hashlib.sha256(profile.it.model_dump_json().encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=64)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
 from ..hwmodels.pipeline import PipelineStepModel
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.routing import routing_of
+from ..hwmodels.same import Same
 from ..hwmodels.speculation import SpeculativeStepModel
 from ..hwmodels.stepmodel import StepModel
 from .books.accounting import StepAccountant
@@ -64,14 +65,40 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
 
 def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> AnyStepModel:
     """Return the step model of a scenario, on its own device or on another."""
+    kind, target, options = _step_model_of(resolved)
+    return kind(device or resolved.device, *target, **options)
+
+
+def kept_step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> AnyStepModel:
+    """Return ``step_model``, the same for scenarios that do not differ in it: what it has worked out is used again.
+
+    Its own device is a `LaneLog`; another one is told apart by being equal or not.
+    """
+    kind, target, options = _step_model_of(resolved)
+    engine, model, *settings = target
+    key = (device or Same(resolved.device), kind, Same(engine), Same(model), *settings, *options.items())
+    try:
+        return _kept(key)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return kind(device or cast("StepDevice", LaneLog(resolved.device)), *target, **options)
+
+
+@lru_cache(maxsize=32)
+def _kept(key: tuple[Any, ...]) -> AnyStepModel:
+    device, kind, engine, model, parallelism, quantization, *options = key
+    if isinstance(device, Same):
+        device = LaneLog(cast("Same[StepDevice]", device).it)
+    return kind(device, engine.it, model.it, parallelism, quantization, **dict(options))
+
+
+def _step_model_of(
+    resolved: ResolvedScenario,
+) -> tuple[Callable[..., AnyStepModel], tuple[Any, ...], dict[str, Any]]:
+    """Return the kind of step model of a scenario, what it is of beside its device, and its options."""
     scenario, workload, asked = resolved.scenario, resolved.scenario.workload, resolved.scenario.speculative
-    target = (
-        device or resolved.device,
-        resolved.engine,
-        resolved.model,
-        scenario.parallelism,
-        scenario.quantization,
-    )
+    target = (resolved.engine, resolved.model, scenario.parallelism, scenario.quantization)
     eviction = resolved.kv_cache.eviction
     # Whoever evicts by attention all along needs its scores, which flash attention does not write.
     options: dict[str, Any] = {
@@ -82,17 +109,24 @@ def step_model(resolved: ResolvedScenario, device: StepDevice | None = None) -> 
     }
     observation = eviction.latest if eviction and eviction.kind == "snapkv" else 0
     if scenario.parallelism.pipeline_parallel_size > 1:
-        return PipelineStepModel(*target, **options, networks=resolved.networks, observation=observation)
+        return (
+            PipelineStepModel,
+            target,
+            options | {"networks": resolved.networks, "observation": observation},
+        )
     options["fidelity"] = scenario.simulation.fidelity
     if asked is None:
         cascade = scenario.kernels.disable_cascade_attn is False
-        return StepModel(*target, **options, observation=observation, cascade=cascade)
-    return SpeculativeStepModel(
-        *target,
-        **options,
-        num_speculative_tokens=asked.num_speculative_tokens,
-        width=asked.width,
-        draft=resolved.draft,
+        return StepModel, target, options | {"observation": observation, "cascade": cascade}
+    return (
+        SpeculativeStepModel,
+        target,
+        options
+        | {
+            "num_speculative_tokens": asked.num_speculative_tokens,
+            "width": asked.width,
+            "draft": resolved.draft,
+        },
     )
 
 

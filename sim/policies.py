@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, get_type_hints
 
 from ..hwmodels.errors import MemboundError, unknown
@@ -20,8 +21,14 @@ class PolicyError(MemboundError):
 
 def policy_names(package: str) -> list[str]:
     """Return the names of the policies in a sub-package of ``sim`` (``scheduler``, ``kvcache``)."""
+    return list(_names(package))
+
+
+@cache
+def _names(package: str) -> tuple[str, ...]:
     folder = importlib.import_module(f".{package}", __package__)
-    return sorted(name for _, name, _ in pkgutil.iter_modules(folder.__path__) if name not in HELPERS)
+    names = sorted(name for _, name, _ in pkgutil.iter_modules(folder.__path__) if name not in HELPERS)
+    return tuple(names)
 
 
 def find_policy(package: str, name: str, key: str) -> type[Any]:
@@ -47,6 +54,11 @@ def find_policy(package: str, name: str, key: str) -> type[Any]:
     names = policy_names(package)
     if name not in names:
         raise PolicyError(f"{key}: {unknown(WORDS.get(package, package), name, names)}; or module:Class")
+    return _class_in(package, name, key)
+
+
+@cache
+def _class_in(package: str, name: str, key: str) -> type[Any]:
     module = importlib.import_module(f".{package}.{name}", __package__)
     for _, found in inspect.getmembers(module, inspect.isclass):
         if found.__module__ == module.__name__ and getattr(found, "name", None) == name:

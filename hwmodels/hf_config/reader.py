@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -80,6 +81,11 @@ def _with_sidecar(raw: Mapping[str, object], path: Path) -> Mapping[str, object]
 
 def read_bundled(path: Path) -> ModelSpec:
     """Read an entry of ``hwmodels/models``: a config of our own selection of keys under ``config``."""
+    return _read_bundled(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _read_bundled(path: Path, _mtime_ns: int) -> ModelSpec:
     entry = load_json(path)
     return read_config(cast("Mapping[str, object]", entry["config"]), path.stem)
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...hwmodels.account import StepAccount, StepColumns, account
+from ...hwmodels.same import Same
 from ...hwmodels.speculation import SpeculativeStepModel
 from ...hwmodels.stepmodel import StepModel
 from . import contention
@@ -168,7 +169,7 @@ class StepAccountant:
         base = [step.timed_by(self.timer) for step in sample]
         found: dict[str, float] = {}
         for lever, change in levers.items():
-            better = rebuild(cast("StepDevice", _Varied(device, change)))
+            better = rebuild(cast("StepDevice", _Varied(device, lever, change)))
             saved = total = 0.0
             for step, before in zip(sample, base, strict=True):
                 saved += step.duration_ns * (1 - step.timed_by(better) / before)
@@ -232,13 +233,20 @@ def _selecting(rows: Sequence[StepRow]) -> Int64Array | None:
 
 
 class _Varied:
-    """A device with some of its figures changed."""
+    """A device with some of its figures changed, which ``lever`` tells."""
 
-    def __init__(self, device: StepDevice, changes: Mapping[str, Any]) -> None:
+    def __init__(self, device: StepDevice, lever: str, changes: Mapping[str, Any]) -> None:
         self._device = device
+        self._key = (Same(device), lever)
         self._changes = changes
 
     def __getattr__(self, name: str) -> Any:
         if name in self._changes:
             return self._changes[name]
         return getattr(self._device, name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Varied) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...hwmodels.unmeasured import unmeasured
-from ..building import step_model
+from ..building import kept_step_model
 from ..engine.request import Status
 from ..metrics.histogram import LogHistogram
 from ..setup import provenance_of, setup_of
@@ -236,7 +236,7 @@ def _elasticity(replicas: Sequence[Replica]) -> dict[str, float]:
 
 def _rebuilding(replica: Replica) -> Callable[[StepDevice], AnyStepModel]:
     resolved = replica.kind.resolved
-    return lambda device: step_model(resolved, device)
+    return lambda device: kept_step_model(resolved, device)
 
 
 def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from ...hwmodels.power import power_model
 from ..books.recorder import Recorder
 from ..building import (
     LaneLog,
+    kept_step_model,
     make_accountant,
     make_allocator,
     make_scheduler,
@@ -46,10 +47,17 @@ class ReplicaKind:
         self.resolved = resolved
         self.name = name
         self.pool = size_pool(resolved)
-        self.lanes = LaneLog(device or resolved.device)
-        self.model: AnyStepModel = step_model(resolved, cast("StepDevice", self.lanes))
-
+        self.model: AnyStepModel = (
+            kept_step_model(resolved)
+            if device is None
+            else step_model(resolved, cast("StepDevice", LaneLog(device)))
+        )
         self.power = power_model(resolved.device)
+
+    @property
+    def lanes(self) -> LaneLog:
+        """What times its steps, with the kernel families asked of it."""
+        return cast("LaneLog", self.model.device)
 
     @property
     def gpus(self) -> int:
