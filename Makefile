@@ -43,8 +43,8 @@ unit: $(DEV)  ## the tests alone, on every core
 coverage: $(DEV)  ## how much of hwmodels, sim and calibrate the tests run through
 	$(BIN)/pytest --numprocesses auto --dist worksteal --cov membound.hwmodels --cov membound.sim --cov membound.calibrate --cov-fail-under 92
 
-test-long: $(DEV)  ## fifteen times as many random scenarios and synthetic devices, through the laws, the scheduler's rules and the fits
-	MEMBOUND_EXAMPLES=750 $(BIN)/pytest tests/invariants tests/oracle tests/calibrate/test_recovery.py
+test-long: $(DEV)  ## fifteen times as many random scenarios and synthetic devices through laws, rules and fits; fifty kills
+	MEMBOUND_EXAMPLES=750 $(BIN)/pytest tests/invariants tests/oracle tests/calibrate/test_recovery.py tests/app/test_kills.py
 
 bench: $(BASE)  ## what a simulated request costs
 	$(BIN)/python benchmarks/speed.py

@@ -23,7 +23,7 @@ from .commands.size import size
 from .commands.sweep import sweep
 from .commands.trace import trace
 from .commands.validate import validate
-from .console import emit
+from .console import any_encoding, emit
 from .errors import one_line_warnings, report
 from .help import GroupedCommand
 
@@ -72,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : words after the program's name; None takes those of the process
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    any_encoding()
     one_line_warnings()
     try:
         code = app(args=words, prog_name="membound", standalone_mode=False)

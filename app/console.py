@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,13 @@ import typer
 
 BROKEN_PIPE = 141
 """What a shell reports of a program whose reader went away: 128 + SIGPIPE."""
+
+
+def any_encoding() -> None:
+    """Let what a terminal's encoding lacks (a line, a middle dot, half of a file's name) be a question mark there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def emit(text: str) -> None:

@@ -13,6 +13,12 @@ from ..hwmodels.errors import MemboundError, nearest
 
 FAILED = 1
 BAD_INPUT = 2
+NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What a disk refuses."""
+NO_SUCH_PLACE = (
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM,
+)  # fmt: skip
+"""What is wrong with the name of a file or folder that was given."""
 LONGEST = 2000
 """Characters of an error line [-]."""
 
@@ -41,8 +47,10 @@ def _explained(error: Exception) -> tuple[str, int]:
         return str(error), BAD_INPUT
     if hasattr(error, "format_message"):  # whichever click raised it, typer's own or the package
         return _usage(error), BAD_INPUT
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    if isinstance(error, OSError) and error.errno in NOT_OURS:
         return f"{error.filename or 'output'}: {error.strerror}", FAILED
+    if isinstance(error, OSError) and error.filename and error.errno in NO_SUCH_PLACE:
+        return f"{str(error.filename)!r} cannot be used: {error.strerror}", BAD_INPUT
     if isinstance(error, MemoryError):
         return "out of memory; try fewer requests (workload.requests, workload.trace.limit)", FAILED
     return f"internal: {type(error).__name__}: {error}; please report it, with --debug's traceback", FAILED
