@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from ...hwmodels.device import list_devices
+from ...hwmodels.errors import MemboundError
 from ...sim.studies.capacity_plan import plan_of
 from ...sim.studies.plan import plan
 from ...sim.studies.planned import Option, PlanResult, repriced
@@ -18,10 +19,12 @@ from .drawn import chart
 from .figures import DASH
 from .levers import WEIGHTS
 from .runs import hash_of, known_study, study
+from .uploads import LARGEST, measured_points
 from .work import wait_for
 
 if TYPE_CHECKING:
     from ...sim.scenario import Scenario
+    from ..charts.data import Row
     from .jobs import Progress
     from .sidebar import Asked
 
@@ -66,7 +69,7 @@ def page(asked: Asked) -> None:
 
         found = wait_for(name, "Searching configurations", work, "Search")
     if found is not None:
-        _result(found)
+        _result(found, scenario.model)
 
 
 def _choices(scenario: Scenario) -> tuple[float, dict[str, list[Any]], int] | None:
@@ -112,9 +115,10 @@ def _choices(scenario: Scenario) -> tuple[float, dict[str, list[Any]], int] | No
     return float(load), candidates, 0 if sure == "not drawn" else int(str(sure).split()[0])
 
 
-def _result(found: PlanResult) -> None:
+def _result(found: PlanResult, model: str) -> None:
     place = st.container()
     prices = _prices(found)
+    measured = _measured(model)
     shown = repriced(found, prices)
     serving = [option for option in shown.options if option.serves]
     with place:
@@ -124,9 +128,10 @@ def _result(found: PlanResult) -> None:
             st.warning(f"None of the {len(shown.options)} configurations serves the load within the SLO.")
     if serving:
         rows = plan_rows(shown.to_dict()["points"])
+        beside = [*rows, *measured]
         left, right = st.columns(2)
         with left:
-            chart("pareto", lambda: pareto(rows, height=320), "Output of a GPU against speed of a user")
+            chart("pareto", lambda: pareto(beside, height=320), "Output of a GPU against speed of a user")
         with right:
             chart("cost", lambda: cost_bars(rows, note="prices as below"), "Cost of a million output tokens",
                   empty="None of these has a price: give one below.")  # fmt: skip
@@ -138,6 +143,29 @@ def _result(found: PlanResult) -> None:
         )
     for line, count in reasons([option for option in shown.options if not option.serves]):
         st.caption(f"Left out: {line}" + (f" ({count} configurations)" if count > 1 else ""))
+
+
+def _measured(model: str) -> Sequence[Row]:
+    """Take a table of points that were measured of the sidebar's model, and return them for the chart."""
+    with st.expander("Measured points beside the simulated", expanded=False, key="measured points"):
+        file = st.file_uploader(
+            "Table", type=["csv", "gz"], max_upload_size=LARGEST // 2**20, key="measured",
+            help="Read, and forgotten with this page; nothing in it is executed.",
+        )  # fmt: skip
+        st.caption(
+            "A table as for `membound validate`: TTFT/TPOT points by concurrency (run_id, gpu, model, engine, isl, "
+            "osl, concurrency, ttft_ms, tpot_ms, tp_size) or served runs. Its rows of the sidebar's model are drawn "
+            "at the load they were measured under, which need not be that of the plan."
+        )
+        if file is None:
+            return []
+        try:
+            rows, note = measured_points(file.name, file.getvalue(), model)
+        except MemboundError as error:
+            st.error(str(error))
+            return []
+        st.caption(note)
+        return rows
 
 
 def _prices(found: PlanResult) -> dict[str, float]:

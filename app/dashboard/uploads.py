@@ -10,7 +10,7 @@ import gzip
 import io
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ...calibrate.residuals import LanePoints, LaneResiduals, Role, held_against
 from ...calibrate.run import CalibrationRun
 from ...calibrate.serving.compare import RunErrors, compare
 from ...calibrate.serving.exports import served_export
-from ...calibrate.serving.load import load_runs
+from ...calibrate.serving.load import Choice, load_runs
 from ...calibrate.serving.play import play_all
 from ...calibrate.serving.run import ServedRun, Skipped
 from ...calibrate.serving.table import MARKS
@@ -43,6 +43,8 @@ MOST_CELLS = 5_000_000
 """Most rows times columns of a Parquet file: its columns pack by any factor [-]."""
 LONGEST_NAME = 80
 """Characters of a file's name that are shown [-]."""
+MOST_POINTS = 500
+"""Measured points that are drawn beside a plan."""
 MOST_RUNS = 40
 """Served runs of a table that are replayed."""
 
@@ -91,6 +93,55 @@ def check(
     """
     with tempfile.TemporaryDirectory(prefix="membound-") as folder:
         return _Files(Path(folder), files).check(scenario, progress)
+
+
+def measured_points(name: str, content: bytes, model: str) -> tuple[list[dict[str, Any]], str]:
+    """Read what was measured of a model, as rows beside the configurations of a plan.
+
+    Parameters
+    ----------
+    name, content : a table of served runs, or of TTFT/TPOT points
+    model : id of the model whose rows are wanted
+
+    Returns
+    -------
+    rows : ``tokens_per_s_per_user`` (1 / mean TPOT), ``tokens_per_s_per_gpu`` [output tokens/s], ``label``, ``source``
+    note : how many there are, and how many were left out
+
+    Raises
+    ------
+    MemboundError : one line: what is wrong with the file
+    """
+    with tempfile.TemporaryDirectory(prefix="membound-") as folder:
+        files = _Files(Path(folder), [(name, content)])
+        if not files.tables:
+            raise UploadError(
+                f"{name} is no table of measured points; needs the columns {', '.join(MARKS['points'])}"
+            )
+        shown, path = files.tables[0]
+        runs, left = _naming(shown, path, lambda: load_runs(path, Choice(models=(model,), limit=MOST_POINTS)))
+    rows = [row for run in runs for row in _point(run)]
+    note = f"{shown}: {len(rows)} measured points of {model}"
+    without = len(runs) - len(rows)
+    reasons = dict.fromkeys(each.reason for each in left)
+    note += f"; {len(left)} rows left out: {next(iter(reasons))}" if left else ""
+    return rows, note + (f"; {without} without TPOT or throughput" if without else "")
+
+
+def _point(run: ServedRun) -> Iterator[dict[str, Any]]:
+    """Yield where a run stands between speed of a user and output of a GPU, if it says both."""
+    tpot, output = run.measured.get("tpot_mean"), run.measured.get("output_tokens_per_s")
+    if not tpot or not output:
+        return
+    ranks = run.scenario.parallelism
+    gpus = ranks.tensor_parallel_size * ranks.pipeline_parallel_size * ranks.data_parallel_size
+    users = f", {run.concurrency} users" if run.concurrency else ""
+    yield {
+        "tokens_per_s_per_user": 1 / tpot,
+        "tokens_per_s_per_gpu": output / (gpus * run.scenario.cluster.total),
+        "label": f"{run.label.run_id}: {run.label.engine} on {gpus} x {run.label.gpu}{users}",
+        "source": "measured",
+    }
 
 
 class _Files:

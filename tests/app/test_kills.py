@@ -112,6 +112,7 @@ def test_a_result_is_there_whole_or_not_at_all(membound, small, tmp_path, distur
         assert found in ({}, first) or "summary.json" not in found  # which comes last, over an earlier result
         if again % 2:  # every second time over an earlier result
             shutil.rmtree(out, ignore_errors=True)
+    assert first
     assert membound(*words).code == 0
     assert contents(out) == first
 

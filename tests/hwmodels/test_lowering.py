@@ -47,6 +47,13 @@ def test_kv_bytes_per_token_of_qwen3_14b() -> None:
     assert plan_of(quantization=Quantization(kv_cache="fp8")).kv_bytes_per_token == 40 * 2 * 8 * 128
 
 
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_a_decode_reads_a_key_once_whatever_its_query_heads(name: str) -> None:
+    plan = plan_of(ALL[name])
+    short, long = (cost_of(plan, StepBatch(8, 8 * context, context, (), 8)) for context in (700, 701))
+    assert long.kv_bytes - short.kv_bytes == 8 * plan.kv_bytes_per_token
+
+
 def test_a_latent_is_cached_whole_on_every_rank() -> None:
     assert plan_of(LATENT).kv_bytes_per_token == 3 * 576 * 2
     assert plan_of(LATENT, 8).kv_bytes_per_token == 3 * 576 * 2

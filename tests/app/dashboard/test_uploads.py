@@ -120,6 +120,31 @@ def test_a_bad_file_is_one_line_that_names_it(name: str, content: bytes, told: s
     assert "/tmp" not in str(refused.value)
 
 
+POINTS = "run_id,gpu,model,engine,isl,osl,concurrency,ttft_ms,tpot_ms,n_gpus,tp_size,mode"
+
+
+def test_measured_points_stand_beside_a_plan_by_user_and_by_gpu():
+    lines = [
+        "a,h100_sxm,llama-3.1-8b,vllm,1024,1024,16,80,10,2,2,agg",
+        "b,h100_sxm,llama-3.1-8b,vllm,1024,1024,16,80,10,2,2,disagg",
+        "c,h100_sxm,qwen3-14b,vllm,1024,1024,16,80,10,1,1,agg",
+    ]
+    rows, note = uploads.measured_points("p.csv", "\n".join([POINTS, *lines, ""]).encode(), "llama-3.1-8b")
+    assert [row["label"] for row in rows] == ["a: vllm on 2 x h100_sxm, 16 users"]
+    assert rows[0]["source"] == "measured"
+    assert rows[0]["tokens_per_s_per_user"] == pytest.approx(100)
+    assert rows[0]["tokens_per_s_per_gpu"] == pytest.approx(16 * 1024 / (0.080 + 1023 * 0.010) / 2)
+    assert note.startswith("p.csv: 1 measured points of llama-3.1-8b; 1 rows left out: prefill and decode")
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\x00" * 99, f"{POINTS}\n".encode(), b"PK\x03\x04"])
+def test_what_holds_no_measured_points_is_refused_in_one_line(content: bytes):
+    with pytest.raises(MemboundError, match=r"p\.csv") as refused:
+        uploads.measured_points("p.csv", content, "llama-3.1-8b")
+    assert "\n" not in str(refused.value)
+    assert "/tmp" not in str(refused.value)
+
+
 def test_a_name_of_any_length_is_told_short():
     with pytest.raises(MemboundError) as refused:
         check([("x" * 5000 + ".csv", b"a\n1\n")], SCENARIO)
