@@ -85,10 +85,11 @@ class LinearShape:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """Kernels that only move activations: how many, and what each one with a size moves per token [B]."""
+    """Kernels that only move activations: how many, and what each one with a size moves per token [B]; norms first."""
 
     kernels: int = 0
     moves: tuple[float, ...] = ()
+    norms: int = 0
 
     @property
     def bytes_per_token(self) -> float:
@@ -513,7 +514,7 @@ class _Lowering:
         )
         if ffn is not None and inner:
             kernels, moves = kernels + 1, [*moves, (3.0 if ffn.gated else 2.0) * inner / self.tp * width]
-        return Streaming(kernels, tuple(moves))
+        return Streaming(kernels, tuple(moves), norms)
 
     def _has_qk_norm(self, group: LayerGroup) -> bool:
         """Tell whether queries and keys are normed per head: a few weights beyond whole hidden-size norms."""

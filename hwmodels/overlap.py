@@ -21,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .timing.form import KERNEL_TIME_FIELDS, Array, KernelTime
+from .timing.form import KERNEL_TIME_FIELDS, Array, KernelTime, either
 
 COMMUNICATION = "communication"
 SHARED = ("hbm_demand", "compute_demand")
@@ -79,13 +78,4 @@ def dual_batch(
     found[COMMUNICATION] = message.times(0.0)
     spent, in_turn = (sum(np.asarray(time.seconds) for time in parts.values()) for parts in (found, whole))
     cuts = (m >= 2.0) & (spent < in_turn)
-    return {name: _either(cuts, found[name], time) for name, time in whole.items()}
-
-
-def _either(first: NDArray[np.bool_], one: KernelTime, other: KernelTime) -> KernelTime:
-    """Return one time where ``first`` holds, the other elsewhere."""
-
-    def chosen(name: str) -> Array:
-        return np.where(first, np.asarray(getattr(one, name)), np.asarray(getattr(other, name)))
-
-    return KernelTime(*(chosen(name) for name in KERNEL_TIME_FIELDS))
+    return {name: either(cuts, found[name], time) for name, time in whole.items()}

@@ -13,6 +13,7 @@ from typing import Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from .collectives import ALONE, Collectives
 from .lowering import ModelPlan, ParallelismLike, lower_model
 from .precision import QuantizationLike
 from .routing import Routing
@@ -69,7 +70,7 @@ class PipelineStepModel:
 
     Parameters
     ----------
-    device, engine, model, parallelism, quantization, sampling, routing, attention, observation, halved : as in
+    device, engine, model, parallelism, quantization, sampling, routing, attention, observation, collectives : as in
         ``StepModel``
     networks : what each stage but the last has between itself and the next; None: the link inside the machine
 
@@ -92,7 +93,7 @@ class PipelineStepModel:
         attention: Literal["flash", "naive"] | str = "flash",
         networks: Sequence[Network | None] = (),
         observation: int = 0,
-        halved: bool = False,
+        collectives: Collectives = ALONE,
     ) -> None:
         plans = lower_stages(model, parallelism, quantization, device.peak_flops)
         behind = [*networks, *[None] * (len(plans) - len(networks))]
@@ -110,7 +111,7 @@ class PipelineStepModel:
                 plan=plan,
                 network=network,
                 observation=observation,
-                halved=halved,
+                collectives=collectives,
             )
             for plan, network in zip(plans, behind, strict=True)
         )

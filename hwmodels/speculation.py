@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attentiontimes import span_of
+from .collectives import ALONE, Collectives
 from .drafting import Draft
 from .lowering import ParallelismLike
 from .precision import Quantization, QuantizationLike
@@ -38,8 +39,8 @@ class SpeculativeStepModel:
 
     Parameters
     ----------
-    device, engine, model, parallelism, quantization, sampling, routing, attention, fidelity, halved : of the target, as
-        in ``StepModel``
+    device, engine, model, parallelism, quantization, sampling, routing, attention, fidelity, collectives : of the
+        target, as in ``StepModel``
     num_speculative_tokens : draft passes of a step (k)
     width : candidates at each drafted position; all of them are verified [tokens]
     draft : what drafts on the device; None: n-gram lookup on the host
@@ -66,7 +67,7 @@ class SpeculativeStepModel:
         routing: Routing | None = None,
         attention: Literal["flash", "naive"] | str = "flash",
         fidelity: Literal["step", "kernel"] = "step",
-        halved: bool = False,
+        collectives: Collectives = ALONE,
     ) -> None:
         def target(queries: int) -> StepModel:
             return StepModel(
@@ -80,7 +81,7 @@ class SpeculativeStepModel:
                 attention=attention,
                 queries=queries,
                 fidelity=fidelity,
-                halved=halved,
+                collectives=collectives,
             )
 
         def drafting(queries: int) -> StepModel | None:
@@ -96,7 +97,7 @@ class SpeculativeStepModel:
                 attention=attention,
                 queries=queries,
                 fidelity=fidelity,
-                halved=halved,
+                collectives=collectives,
             )
 
         self.device, self.engine, self.model = device, engine, model

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .attentiontimes import AttentionKind, attention_kinds
 from .cascade import SharedPrefix
+from .collectives import ALONE, Collectives
 from .errors import MemboundError, unknown
 from .lowering import ModelPlan, Parallelism, ParallelismLike, UnsupportedError, lower_model
 from .precision import Quantization, QuantizationLike
@@ -32,6 +33,7 @@ from .timing.hop import Network
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokenphases import TokenPhases
 from .tokentimes import matrix_groups, padded, token_times
+from .unmeasured import refuse_untimed
 
 NANO = 1e9
 Scalar = NDArray[np.float64]
@@ -59,7 +61,7 @@ class StepModel:
     plan : one stage of a pipeline, already lowered; the whole model if not given
     network : what the next stage is behind; None: the link inside the machine
     observation : last tokens of a prompt whose queries choose what is kept of its KV; 0: all is kept [tokens]
-    halved : a batch may be cut in two, one half communicating while the other computes (see ``overlap``)
+    collectives : how the group sums
     cascade : a prefix that a batch shares may be read once; nothing changes where ``shared_prefix`` is None
 
     Attributes
@@ -90,7 +92,7 @@ class StepModel:
         plan: ModelPlan | None = None,
         network: Network | None = None,
         observation: int = 0,
-        halved: bool = False,
+        collectives: Collectives = ALONE,
         cascade: bool = False,
     ) -> None:
         if sampling not in SAMPLERS:
@@ -110,12 +112,12 @@ class StepModel:
             model, parallelism or Parallelism(), quantization or Quantization(), device.peak_flops
         )
         if self.chip.roofline3:
-            _refuse_untimed(model, self.plan)
+            refuse_untimed(model, self.plan)
         self.kinds: tuple[AttentionKind, ...] = attention_kinds(
             device, engine, self.chip, self.plan, naive=attention == "naive", queries=queries
         )
         self.tokens = token_times(
-            device, engine, self.chip, self.plan, routing or Zipf(), network, halved=halved
+            device, engine, self.chip, self.plan, routing or Zipf(), network, collectives=collectives
         )
         self.selection = (
             selection_of(self.chip, self.tokens.streaming, self.kinds, observation) if observation else None
@@ -583,19 +585,3 @@ def sampler_params(engine: StepEngine, sampling: str) -> SamplerParams:
         PASS_BYTES[sampling],
         engine.sampler_topk_serial_s_per_entry,
     )
-
-
-def _refuse_untimed(model: ModelSpec, plan: ModelPlan) -> None:
-    """Refuse what the three-term roofline of a TPU has no parameters for."""
-    kinds = {
-        "mixture-of-experts layers": any(layer.moe is not None for layer in plan.layers),
-        "latent attention": any(
-            layer.attention is not None and layer.attention.kind == "mla" for layer in plan.layers
-        ),
-    }
-    missing = [name for name, there in kinds.items() if there]
-    if missing:
-        raise MemboundError(
-            f"{model.id}: {' and '.join(missing)} on a TPU (form roofline3) is not built yet; allowed: dense models, "
-            "or a GPU"
-        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .collectives import ALONE, Collectives
 from .errors import CatalogError
 from .lanevariants import inside_engine, lane_or_none, nearest_lane
 from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
@@ -21,7 +22,7 @@ from .routing import Routing, RoutingStats
 from .steptypes import StepDevice, StepEngine
 from .timing.allreduce import AllReduceParams, allreduce_time
 from .timing.elementwise import ElementwiseParams, elementwise_time, streams_time
-from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, Value
+from .timing.form import KERNEL_TIME_FIELDS, Array, Chip, KernelTime, Value, either
 from .timing.gemm import GemmWidths
 from .timing.hop import Network, hop_time
 from .timing.linear import LinearParams, linear_time
@@ -124,7 +125,7 @@ class TokenTimes:
     experts : mixture-of-experts layers
     allreduce : params of the all-reduce, None where nothing is sent
     network : what the next stage of a pipeline is behind; None: the link inside the machine
-    halved : a batch may be cut in two, one half sending while the other computes
+    collectives : how the group sums
     exact_up_to : largest capture size; above it the table has cells [tokens]
     """
 
@@ -136,7 +137,7 @@ class TokenTimes:
     allreduce: AllReduceParams | None
     exact_up_to: int
     network: Network | None = None
-    halved: bool = False
+    collectives: Collectives = ALONE
     _exact: dict[int, float] = field(default_factory=dict[int, float])
     _cells: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
 
@@ -163,7 +164,7 @@ class TokenTimes:
     @property
     def overlaps(self) -> bool:
         """Whether communication may run beside compute."""
-        return self.halved and self.allreduce is not None
+        return self.collectives.halved and self.allreduce is not None
 
     def parts(self, m: Array) -> dict[str, KernelTime]:
         """Return the time of each part at each token count in ``m`` (1-d, padded), split by cause [s]."""
@@ -182,7 +183,7 @@ class TokenTimes:
         streams, kernels = self._streams()
         found = {
             "gemm": gemm,
-            "elementwise": streams_time(self.chip, self.streaming, streams, m, kernels),
+            "elementwise": self._streamed(streams, m, kernels),
         }
         if self.experts:
             found["moe"] = KernelTime()
@@ -204,7 +205,7 @@ class TokenTimes:
                 found[f"gemm {number}.{shape}"] = time
         streams, left = self._streams()
         for number, stream in enumerate(streams):
-            found[f"elementwise {number}"] = streams_time(self.chip, self.streaming, [stream], m, stream[0])
+            found[f"elementwise {number}"] = self._streamed([stream], m, stream[0])
             left -= stream[0]
         if left:
             found["elementwise, no size"] = streams_time(self.chip, self.streaming, [], m, left)
@@ -212,11 +213,32 @@ class TokenTimes:
             found[f"moe {number}"] = group.time(self.chip, m)
         return found | self._others(m)
 
-    def _streams(self) -> tuple[list[tuple[float, float]], float]:
-        """Return how often each streaming kernel runs and what it moves per token [B], and how many run in all."""
-        layers = self.plan.layers
-        streams = [(float(layer.count), moved) for layer in layers for moved in layer.streaming.moves]
-        ends = [(1.0, moved) for moved in self.plan.ends]
+    def _streamed(self, streams: list[tuple[float, float, float]], m: Array, kernels: float) -> KernelTime:
+        """Return the time of streaming kernels; of scattered tokens, norms do their share alone [s]."""
+        whole = streams_time(
+            self.chip, self.streaming, [(often, moved) for often, moved, _ in streams], m, kernels
+        )
+        since = self.collectives.scattered_from
+        if not since:
+            return whole
+        cut = [(often, moved * share) for often, moved, share in streams]
+        return either(m >= since, streams_time(self.chip, self.streaming, cut, m, kernels), whole)
+
+    def _streams(self) -> tuple[list[tuple[float, float, float]], float]:
+        """Return how often each streaming kernel runs and what it moves per token [B], and how many run in all.
+
+        The third figure of each is the share of its bytes that is left where tokens are scattered.
+        """
+        layers, share = self.plan.layers, 1.0 / self.plan.group
+        streams = [
+            (float(layer.count), moved, share if at < layer.streaming.norms else 1.0)
+            for layer in layers
+            for at, moved in enumerate(layer.streaming.moves)
+        ]
+        embedded = bool(self.plan.embedding_bytes_per_token)
+        ends = [
+            (1.0, moved, 1.0 if embedded and not at else share) for at, moved in enumerate(self.plan.ends)
+        ]
         kernels = sum(layer.count * layer.streaming.kernels for layer in layers) + len(ends)
         return [*streams, *ends], float(kernels)
 
@@ -238,7 +260,7 @@ class TokenTimes:
         if plan.group > 1:
             sums = sum(layer.count * layer.allreduces for layer in plan.layers)
             message = plan.message_bytes_per_token * m
-            total = allreduce_time(self.chip, params, message, plan.group).times(sums)
+            total = self.collectives.time(self.chip, params, message, plan.group, m).times(sums)
         exchanges = sum(layer.count * layer.exchanges for layer in plan.layers)
         if exchanges:
             # Approximation: gathering every copy's tokens and dealing their sums back take half an all-reduce each.
@@ -317,7 +339,7 @@ def token_times(
     routing: Routing,
     network: Network | None = None,
     *,
-    halved: bool = False,
+    collectives: Collectives = ALONE,
 ) -> TokenTimes:
     """Bind a lowered model to a device's lanes and an engine's step parameters."""
     occurrences: Counter[LinearShape] = Counter()
@@ -336,7 +358,7 @@ def token_times(
         else None,
         exact_up_to=max(engine.capture_sizes, default=0),
         network=network,
-        halved=halved,
+        collectives=collectives,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from .errors import MemboundError
 from .lanevariants import lane_or_none
 from .lowering import ModelPlan
 from .precision import Precision
+from .spec import ModelSpec
 from .steptypes import StepDevice
 
 
@@ -32,6 +34,22 @@ def unmeasured(device: StepDevice, lane: str, plan: ModelPlan) -> tuple[str, ...
         *(_expert(precision) for precision in experts if not timed(f"moe_{precision.name}")),
         *(_without_units(precision) for precision in dict.fromkeys((*linears, *experts)) if precision.asked),
     )
+
+
+def refuse_untimed(model: ModelSpec, plan: ModelPlan) -> None:
+    """Refuse what the three-term roofline of a TPU has no parameters for."""
+    kinds = {
+        "mixture-of-experts layers": any(layer.moe is not None for layer in plan.layers),
+        "latent attention": any(
+            layer.attention is not None and layer.attention.kind == "mla" for layer in plan.layers
+        ),
+    }
+    missing = [name for name, there in kinds.items() if there]
+    if missing:
+        raise MemboundError(
+            f"{model.id}: {' and '.join(missing)} on a TPU (form roofline3) is not built yet; allowed: dense models, "
+            "or a GPU"
+        )
 
 
 def _linear(precision: Precision) -> str:

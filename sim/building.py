@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from ..hwmodels.capacity import kv_pool
+from ..hwmodels.collectives import Collectives
 from ..hwmodels.pipeline import PipelineStepModel
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.routing import routing_of
@@ -24,6 +25,7 @@ from .kvcache.paged import PagedAllocator
 from .kvcache.radix import RadixAllocator
 from .kvcache.ring import RingAllocator
 from .policies import find_policy, make_policy
+from .scenario.parallel import machines_of, scattered_from
 from .scenario.resolve import SCHEDULER_LIMITS, ResolvedScenario
 from .tiers.offload import attach
 
@@ -105,7 +107,7 @@ def _step_model_of(
         "sampling": workload.sampling if workload else "greedy",
         "routing": _routing(workload.expert_routing) if workload else None,
         "attention": "naive" if eviction and eviction.kind == "h2o" else scenario.kernels.attention,
-        "halved": scenario.parallelism.communication_overlap == "dual_batch",
+        "collectives": collectives_of(resolved),
     }
     observation = eviction.latest if eviction and eviction.kind == "snapkv" else 0
     if scenario.parallelism.pipeline_parallel_size > 1:
@@ -127,6 +129,21 @@ def _step_model_of(
             "width": asked.width,
             "draft": resolved.draft,
         },
+    )
+
+
+def collectives_of(resolved: ResolvedScenario) -> Collectives:
+    """Return how the tensor-parallel groups of a scenario sum."""
+    scenario, parallel = resolved.scenario, resolved.scenario.parallelism
+    machine, network = machines_of(scenario)
+    since = 0
+    if parallel.enable_sp and parallel.tensor_parallel_size > 1:
+        since = scattered_from(scenario, resolved.device, resolved.model) or 0
+    return Collectives(
+        halved=parallel.communication_overlap == "dual_batch",
+        scattered_from=min(since, resolved.scheduler.max_num_batched_tokens),
+        machine=machine,
+        network=network,
     )
 
 

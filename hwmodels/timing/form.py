@@ -148,6 +148,15 @@ class Demands(NamedTuple):
         )
 
 
+def either(first: NDArray[np.bool_], one: KernelTime, other: KernelTime) -> KernelTime:
+    """Return one time where ``first`` holds, the other elsewhere."""
+
+    def chosen(name: str) -> Array:
+        return np.where(first, np.asarray(getattr(one, name)), np.asarray(getattr(other, name)))
+
+    return KernelTime(*(chosen(name) for name in KERNEL_TIME_FIELDS))
+
+
 def pn(a: Value, b: Value, q: float) -> Value:
     """Return the smooth maximum ``(a^q + b^q)^(1/q)``: the larger one, plus what imperfect overlap adds.
 

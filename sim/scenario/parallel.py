@@ -49,14 +49,61 @@ def check_parallelism(scenario: Scenario, model: ModelSpec, policy_name: str) ->
 
     parallel, machine = scenario.parallelism, machine_gpus(scenario)
     if parallel.tensor_parallel_size > machine:
+        _check_machines(scenario, model, machine)
+    if parallel.sp_min_token_num != AUTO and not parallel.enable_sp:
         raise ScenarioError(
-            f"parallelism.tensor_parallel_size: {parallel.tensor_parallel_size} GPUs do not fit a machine of "
-            f"node.gpus {machine}; a group over several machines is not built yet (pipeline_parallel_size is)"
+            f"parallelism.sp_min_token_num: {parallel.sp_min_token_num} without enable_sp; allowed: auto, or enable_sp "
+            "true"
         )
     if parallel.pipeline_parallel_size > 1:
         _check_pipeline(scenario, policy_name)
     if parallel.data_parallel_size > 1 and has_experts(model):
         _check_copies(scenario, machine)
+
+
+def _check_machines(scenario: Scenario, model: ModelSpec, machine: int) -> None:
+    """Refuse a tensor-parallel group over several machines that it does not fill, or beside what is not built."""
+    from ...hwmodels.lowering import has_experts
+
+    parallel = scenario.parallelism
+    what = f"parallelism.tensor_parallel_size: {parallel.tensor_parallel_size} GPUs do not fit a machine of node.gpus"
+    if parallel.tensor_parallel_size % machine:
+        near = parallel.tensor_parallel_size // machine * machine
+        raise ScenarioError(
+            f"{what} {machine}, nor fill several; allowed: up to {machine}, or {near}, {near + machine}"
+        )
+    if parallel.pipeline_parallel_size > 1:
+        raise ScenarioError(
+            f"{what} {machine}; a group over several machines is not built yet with pipeline_parallel_size above 1"
+        )
+    if parallel.expert_parallel or (parallel.data_parallel_size > 1 and has_experts(model)):
+        raise ScenarioError(
+            f"{what} {machine}; a group over several machines is not built yet with experts dealt out over it"
+        )
+
+
+def machines_of(scenario: Scenario) -> tuple[int, Network | None]:
+    """Return how many GPUs of a group one machine has, and what connects machines; (0, None): one has all."""
+    machine = machine_gpus(scenario)
+    if scenario.parallelism.tensor_parallel_size <= machine:
+        return 0, None
+    return machine, _between(scenario)
+
+
+def scattered_from(scenario: Scenario, device: DeviceProfile, model: ModelSpec) -> int | None:
+    """Return the tokens of a step from which ``enable_sp`` scatters, None: never [tokens]."""
+    from ...hwmodels.collectives import sp_min_token_num
+
+    parallel = scenario.parallelism
+    if parallel.sp_min_token_num != AUTO:
+        return parallel.sp_min_token_num
+    return sp_min_token_num(device.arch, model.hidden, parallel.tensor_parallel_size)
+
+
+def _between(scenario: Scenario) -> Network:
+    from ...hwmodels.links import network
+
+    return network("infiniband" if scenario.node.inter_node_link == AUTO else scenario.node.inter_node_link)
 
 
 def _check_copies(scenario: Scenario, machine: int) -> None:
@@ -106,22 +153,24 @@ def networks_of(scenario: Scenario) -> tuple[Network | None, ...]:
 
     GPUs are numbered stage by stage, machine by machine.
     """
-    from ...hwmodels.links import network
-
     parallel, machine = scenario.parallelism, machine_gpus(scenario)
     ranks = parallel.tensor_parallel_size
-    between = network(
-        "infiniband" if scenario.node.inter_node_link == AUTO else scenario.node.inter_node_link
-    )
+    between = _between(scenario)
     at = [(stage + 1) * ranks - 1 for stage in range(parallel.pipeline_parallel_size)]
     return tuple(between if last // machine != (last + 1) // machine else None for last in at[:-1])
 
 
-def unvalidated_parallelism(scenario: Scenario, model: ModelSpec) -> list[str]:
+def unvalidated_parallelism(scenario: Scenario, device: DeviceProfile, model: ModelSpec) -> list[str]:
     """Say of pipelines and of data-parallel copies that nothing here was measured against them."""
     from ...hwmodels.lowering import has_experts
 
-    notes = _overlap(scenario, model)
+    notes = [*_overlap(scenario, model), *_sequence(scenario, device, model)]
+    machine, between = machines_of(scenario)
+    if between is not None:
+        notes.append(
+            f"parallelism.tensor_parallel_size: a group over machines of {machine} GPUs is an unvalidated lever: sums "
+            "go round the machines by the network's datasheet, inside each as they were measured"
+        )
     if scenario.parallelism.data_parallel_size > 1 and has_experts(model):
         notes.append(
             "parallelism.data_parallel_size is an unvalidated lever: no such run was measured; in the experts every "
@@ -151,6 +200,25 @@ def _overlap(scenario: Scenario, model: ModelSpec) -> list[str]:
     return [
         "parallelism.communication_overlap is an unvalidated lever: no such step was measured; attention stays outside "
         "of it, and the kernels that communicate hold their compute units and HBM"
+    ]
+
+
+def _sequence(scenario: Scenario, device: DeviceProfile, model: ModelSpec) -> list[str]:
+    """Say of sequence parallelism where it does nothing, or that nobody measured it."""
+    parallel = scenario.parallelism
+    if not parallel.enable_sp:
+        return []
+    if parallel.tensor_parallel_size == 1:
+        return ["parallelism.enable_sp: one GPU scatters nothing; it changes nothing"]
+    since = scattered_from(scenario, device, model)
+    if since is None:
+        return [
+            f"parallelism.enable_sp: vLLM knows no sp_min_token_num for {model.id} (hidden size {model.hidden:,}) on "
+            f"{device.arch} and leaves it off; give one"
+        ]
+    return [
+        f"parallelism.enable_sp is an unvalidated lever: no such step was measured; from {since:,} tokens on sums are "
+        "two kernels of half an all-reduce each, activations in memory stay as they were"
     ]
 
 

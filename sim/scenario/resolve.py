@@ -124,7 +124,7 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
             *_unfollowed(scenario, filled.scheduler.name, purpose),
             *warnings,
             *_unvalidated(scenario, purpose),
-            *(unvalidated_parallelism(scenario, model) if purpose == "simulate" else ()),
+            *(unvalidated_parallelism(scenario, device, model) if purpose == "simulate" else ()),
             *of_levers,
             *check_cascade(scenario, engine, model),
             *(workload.report.warnings if workload else ()),

@@ -60,6 +60,9 @@ class Parallelism(Section):
     expert_parallel : whole experts on different GPUs instead of slices of all experts
     communication_overlap : dual_batch cuts a batch in two, of which one half sends while the other computes, wherever
         that is quicker
+    enable_sp : from ``sp_min_token_num`` tokens of a step on, sums over a group are scattered and gathered, and each
+        GPU norms its share of the tokens (vLLM's pass of that name)
+    sp_min_token_num : auto: vLLM's rule, by device and model
     """
 
     tensor_parallel_size: GroupSize = 1
@@ -67,6 +70,8 @@ class Parallelism(Section):
     data_parallel_size: GroupSize = 1
     expert_parallel: Flag = False
     communication_overlap: Literal["none", "dual_batch"] = "none"
+    enable_sp: Flag = False
+    sp_min_token_num: AutoCount = AUTO
 
 
 class Node(Section):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.account import StepColumns, account
+from membound.hwmodels.collectives import Collectives
 from membound.hwmodels.lowering import Parallelism
 from membound.hwmodels.model import load_model
 from membound.hwmodels.overlap import beside
@@ -25,7 +26,7 @@ def timed(group: int, *, halved: bool = True, device: Any = None, **options: Any
         Engine(),
         load_model("llama-3.1-70b"),
         Parallelism(group),
-        halved=halved,
+        collectives=Collectives(halved=halved),
         **options,
     )
 

@@ -126,6 +126,8 @@ def test_what_no_pipeline_does_is_refused_in_one_line(sets: tuple[str, ...], say
     assert all(part in text for part in says), text
 
 
-def test_a_group_over_two_machines_is_refused() -> None:
-    with pytest.raises(MemboundError, match=r"tensor_parallel_size: 4 GPUs do not fit .* node\.gpus 2"):
-        run("parallelism.tensor_parallel_size=4", "node.gpus=2")
+def test_a_group_that_fills_no_number_of_machines_is_refused() -> None:
+    with pytest.raises(
+        MemboundError, match=r"tensor_parallel_size: 4 GPUs do not fit .* node\.gpus 3, nor fill"
+    ):
+        run("parallelism.tensor_parallel_size=4", "node.gpus=3")
