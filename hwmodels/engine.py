@@ -65,7 +65,7 @@ class EngineProfile(BaseModel):
     lane : which kernel lane of a device it runs on (``vllm``, ``sglang``, ``trtllm``)
     fitted_through : device whose lanes timed the served runs that ``engine_gemm_efficiency`` was fitted to: an error of
         its GEMM lane went into that figure, and both together are known better than each; empty where not known
-    served : step of those runs, whose time is known as a whole; None where not known
+    served : how well whole steps with those lanes are known; None where nobody has seen any
     scope : ``full``; ``capacity`` where flags or step times are borrowed from another engine; ``notes`` says
         which
     """

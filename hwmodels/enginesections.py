@@ -78,20 +78,15 @@ class StepSection(BaseModel):
 
 
 class ServedStep(BaseModel):
-    """A decode step that served runs have shown as a whole, on the device that the profile was fitted through.
+    """How well whole steps are known on the device that the profile was fitted through: dense, 16 bit, one device.
 
     Attributes
     ----------
-    model : model that was served
-    sequences, context_tokens : what decoded together, and the context of each [tokens]
-    spread : standard deviation of log(time) of such steps of other models, which the fit did not see [-]
+    spread : standard deviation of log(time) of whole steps of models that the fit did not see [-]
     """
 
     model_config: ClassVar[ConfigDict] = _STRICT
 
-    model: str
-    sequences: int = Field(gt=0)
-    context_tokens: int = Field(gt=0)
     spread: float = Field(ge=0)
     source: str
 

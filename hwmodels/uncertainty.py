@@ -20,10 +20,8 @@ import numpy as np
 
 from .device import DeviceProfile, load_device
 from .engine import EngineProfile
-from .enginesections import ServedStep
 from .errors import CatalogError
 from .lanes import Lane, LatencyTable
-from .model import load_model
 from .spreads import (
     BRIDGED,
     PER_LOG_CHANGE,
@@ -34,11 +32,9 @@ from .spreads import (
     Regime,
     Spread,
     cross_arch_spread,
-    kind_of,
     residual_spread,
     step_share,
 )
-from .stepmodel import StepModel
 from .steptypes import chip_of
 from .timing.gemm import GemmParams, gemm_time
 
@@ -85,9 +81,30 @@ def normal(seed: int, draw: int, *key: str) -> float:
     True
     """
     pair, sign = draw // 2, -1.0 if draw % 2 else 1.0
-    text = "\x1f".join((str(seed), str(pair), *key))
+    return sign * _NORMAL.inv_cdf(_uniform(seed, str(pair), *key))
+
+
+def even_normal(seed: int, draw: int, *key: str) -> float:
+    """Return a number as ``normal`` does, but for draws that fill the distribution evenly however few they are.
+
+    For what alone decides the width of an interval: pairs take the places of a van der Corput sequence, shifted by the
+    key.
+
+    >>> sizes = sorted(abs(even_normal(0, 2 * pair, "key")) for pair in range(4))
+    >>> sizes[0] < 0.32 < sizes[1] < 0.68 < sizes[2] < 1.15 < sizes[3]
+    True
+    """
+    pair, sign = draw // 2, -1.0 if draw % 2 else 1.0
+    place = int(f"{pair:053b}"[::-1], 2) * 2.0**-53
+    within = (place + _uniform(seed, *key)) % 1.0
+    return sign * _NORMAL.inv_cdf(0.5 + 0.5 * min(within, 1.0 - 2.0**-40))
+
+
+def _uniform(seed: int, *key: str) -> float:
+    """Return the number in (0, 1) of a key."""
+    text = "\x1f".join((str(seed), *key))
     word = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11
-    return sign * _NORMAL.inv_cdf((word + 0.5) * 2.0**-53)
+    return (word + 0.5) * 2.0**-53
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +115,8 @@ class DeviceDraw:
     ----------
     device : the device as it is best known
     seed, draw : which draw; draws of one seed are independent of each other but for their pairs
-    engine : what serves on it; None where kernels are asked for by themselves. Lanes of the device that it was fitted
-        through are drawn as served steps leave them: what one draw would do to such a step is not in its lanes
+    engine : what serves on it; None where kernels are asked for by themselves. Of lanes with which whole steps were
+        served and seen, these are drawn (``ServedStep``), not each lane by itself
 
     Examples
     --------
@@ -168,27 +185,11 @@ class DeviceDraw:
         """
         key = (family, lane)
         if key not in self._lanes:
-            drawn = draw_lane(self.device, self.device.lane(family, lane), self.seed, self.draw)
-            self._lanes[key] = self._as_served(drawn)
+            found, engine = self.device.lane(family, lane), self.engine
+            seen = engine is not None and _seen_in_service(engine, found)
+            whole = whole_step(engine, self.seed, self.draw) if engine is not None and seen else None
+            self._lanes[key] = draw_lane(self.device, found, self.seed, self.draw, whole)
         return self._lanes[key]
-
-    def put(self, lane: Lane, name: str) -> None:
-        """Take a lane in the place of the drawn one."""
-        self._lanes[lane.family, name] = lane
-
-    def _as_served(self, drawn: Lane) -> Lane:
-        """Return a lane of which served steps have shown the sum with the others.
-
-        Nearly all that draws do to a decode step of few sequences is in the reading of its weights: matrices make up
-        for what the step would be off.
-        """
-        engine = self.engine
-        if engine is None or engine.served is None or drawn.device != engine.fitted_through:
-            return drawn
-        if kind_of(drawn.family) not in ("gemm", "linear"):
-            return drawn
-        factor = _as_seen(engine, self.seed, self.draw)
-        return replace(drawn, params=slowed(drawn.params, {"memory": factor, "latency": factor}))
 
 
 def draw_device(
@@ -198,15 +199,24 @@ def draw_device(
     return DeviceDraw(device, seed, draw, engine)
 
 
-def draw_engine(engine: EngineProfile, seed: int, draw: int) -> EngineProfile:
+def draw_engine(
+    engine: EngineProfile, seed: int, draw: int, device: DeviceProfile | None = None
+) -> EngineProfile:
     """Return an engine whose step parameters are one draw; versions of one engine share their draws.
+
+    On a device with whose lanes whole steps were served and seen, what these show stays, or is drawn with them.
 
     Parameters that are 0 (a time not identified yet) are drawn from a half normal. ``engine_gemm_efficiency`` makes up
     for what this draw has of the GEMM lane through which it was fitted: served runs have shown both together.
     """
     drawn: dict[str, Any] = {}
+    at_home = device is not None and _seen_in_service(engine, device.lane("gemm", engine.lane))
     for name in type(engine.step).model_fields:
         known = getattr(engine.step, name)
+        if at_home and name in SEEN_IN_STEPS:
+            longer = whole_step(engine, seed, draw) if name in _TIMES else 1.0
+            drawn[name] = known.model_copy(update={"value": known.value * longer})
+            continue
         z = normal(seed, draw, "step", engine.engine, name)
         value = _moved(known.value, known.stderr, z)
         if name == "engine_gemm_efficiency" and engine.fitted_through and known.stderr > 0.0:
@@ -215,39 +225,27 @@ def draw_engine(engine: EngineProfile, seed: int, draw: int) -> EngineProfile:
     return engine.model_copy(update={"step": engine.step.model_copy(update=drawn)})
 
 
-def _as_seen(engine: EngineProfile, seed: int, draw: int) -> float:
-    """Return the factor on what matrices wait for that makes a draw's served step as seen, but for its spread [-]."""
-    served = engine.served
-    assert served is not None
-    ratio, share = _of_served_step(engine, served, seed, draw)
-    as_seen = math.exp(served.spread * normal(seed, draw, "served step", engine.engine))
-    return max(1.0 + (as_seen / ratio - 1.0) / share, _LEAST)
+SEEN_FAMILIES: Final = ("gemm", "decode_attention", "prefill_attention", "elementwise")
+"""Kernels of the steps that were served and seen: dense, in 16 bit, on one device."""
+_TIMES: Final = ("host_exposed_s", "host_per_seq_s", "elementwise_t0_s")
+SEEN_IN_STEPS: Final = (*_TIMES, "engine_gemm_efficiency", "mixed_decode_factor", "elementwise_eb")
+"""Step parameters that the same steps have shown together with the lanes."""
 
 
-def _of_served_step(engine: EngineProfile, served: ServedStep, seed: int, draw: int) -> tuple[float, float]:
-    """Return the served step's time in a draw over its best known time, and the share of matrices in the former [-]."""
-    key = (engine.id, engine.fitted_through, seed, draw)
-    if key not in _SERVED_STEPS:
-        device, model = load_device(engine.fitted_through), load_model(served.model)
-        drawn, slower = DeviceDraw(device, seed, draw), DeviceDraw(device, seed, draw)
-        gemm = drawn.lane("gemm", engine.lane)
-        slowly = slowed(gemm.params, {"memory": 1.0 + _NUDGE, "latency": 1.0 + _NUDGE})
-        slower.put(replace(gemm, params=slowly), engine.lane)
-        unsure = draw_engine(engine, seed, draw)
-        keys = served.sequences * served.context_tokens
-        batch = (served.sequences, keys, served.context_tokens, (), served.sequences)
-        seen, moved, known = (
-            float(StepModel(where, what, model).step_ns(*batch))
-            for where, what in ((drawn, unsure), (slower, unsure), (device, engine))
-        )
-        _SERVED_STEPS[key] = (seen / known, (moved / seen - 1.0) / _NUDGE)
-    return _SERVED_STEPS[key]
+def _seen_in_service(engine: EngineProfile, lane: Lane) -> bool:
+    """Return whether whole steps with a lane were served by an engine and seen, wherever the lane is used now."""
+    return (
+        engine.served is not None
+        and lane.family in SEEN_FAMILIES
+        and lane.device == engine.fitted_through
+        and lane.lane.split("_")[0] == engine.lane
+    )
 
 
-_SERVED_STEPS: dict[tuple[str, str, int, int], tuple[float, float]] = {}
-_NUDGE: Final = 0.01
-_LEAST: Final = 0.5
-"""A draw in which all else takes so much longer is no longer made up for."""
+def whole_step(engine: EngineProfile, seed: int, draw: int) -> float:
+    """Return what whole steps take in a draw over what they take as best known [-]."""
+    spread = engine.served.spread if engine.served else 0.0
+    return math.exp(spread * even_normal(seed, draw, "whole step", engine.engine))
 
 
 _SEEN: Final = (2048.0, 8192.0, 8192.0)
@@ -265,16 +263,25 @@ def _longer(home: str, software: str, seed: int, draw: int) -> float:
     return drawn / known
 
 
-def draw_lane(device: DeviceProfile, lane: Lane, seed: int, draw: int) -> Lane:
-    """Return one draw of a lane that ``device.lane`` gave."""
+def draw_lane(device: DeviceProfile, lane: Lane, seed: int, draw: int, whole: float | None = None) -> Lane:
+    """Return one draw of a lane that ``device.lane`` gave.
+
+    Parameters
+    ----------
+    device, lane : where it is used, and the lane as best known
+    seed, draw : which draw
+    whole : what whole steps with it take in this draw, in the place of its own spread; None where none were seen [-]
+    """
     params = dict(lane.params)
     level = fitted_level(device, lane)
-    if level != "prior" or lane.correlation is not None:
+    if whole is None and (level != "prior" or lane.correlation is not None):
         # A prior's standard errors are how far a fit may move each number by itself. Drawn all at once they
         # would make a prediction four times as unsure as the same numbers prove on the tables (see `PRIOR`).
         params = _vector(lane, seed, draw)
-    factors: dict[Regime, float] = dict.fromkeys(REGIMES, 1.0)
+    factors: dict[Regime, float] = dict.fromkeys(REGIMES, 1.0 if whole is None else whole)
     for spread, key in _spreads(device, lane, level):
+        if whole is not None and key[0] in ("all", "residual"):
+            continue
         for regime in REGIMES:
             z = normal(seed, draw, *key, regime) if key[0] != "all" else normal(seed, draw, *key)
             factors[regime] *= math.exp(spread.of(regime) * z)

@@ -172,7 +172,7 @@ def _record(resolved: ResolvedScenario, draw: int) -> RunRecord:
     assert workload is not None
 
     def vary(own: ResolvedScenario) -> tuple[ResolvedScenario, StepDevice]:
-        drawn = replace(own, engine=draw_engine(own.engine, seed, draw))
+        drawn = replace(own, engine=draw_engine(own.engine, seed, draw, own.device))
         return drawn, cast("StepDevice", draw_device(own.device, seed, draw, own.engine))
 
     return play(resolved, turned_around(workload, vary(resolved)[0]), vary=vary, levers=False)

@@ -63,7 +63,8 @@ def sure(case):
         name: getattr(case.engine.step, name).model_copy(update={"stderr": 0.0})
         for name in type(case.engine.step).model_fields
     }
-    engine = case.engine.model_copy(update={"step": case.engine.step.model_copy(update=step)})
+    step_section = case.engine.step.model_copy(update=step)
+    engine = case.engine.model_copy(update={"step": step_section, "served": None})
     return replace(case, device=case.device.model_copy(update={"fitted": fitted}), engine=engine)
 
 
