@@ -32,6 +32,23 @@ def _kind(name: str, replicas: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(said) + f" ({completed:,} requests)"
 
 
+def handover_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say of KV that went from prefill to decode replicas how much it was, and what it waited for."""
+    found: Mapping[str, Any] | None = summary.get("handovers")
+    if found is None:
+        return []
+    said = [f"{found['requests']:,} prompts, {found['bytes'] / 1e9:.2f} GB"]
+    for key, word in (
+        ("wait_for_blocks_s", "wait for blocks"), ("wait_for_link_s", "for the link"), ("transfer_s", "transfer"),
+    ):  # fmt: skip
+        if found[key] is not None:
+            said.append(f"{word} {found[key]['mean'] * 1e3:.1f} ms (p99 {found[key]['p99'] * 1e3:.1f})")
+    lines = ["   ".join(said)]
+    if found["local_prefills"]:
+        lines.append(f"{found['local_prefills']:,} prompts computed on their decode replica")
+    return lines
+
+
 def _range(low: float, high: float) -> str:
     least, most = percent(low), percent(high)
     return most if least == most else f"{least.removesuffix(' %')} to {most}"

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from ..sim.output.output import to_json
-from .clustertext import replica_lines
+from .clustertext import handover_lines, replica_lines
 from .latencytext import LATENCY_COLUMNS, LATENCY_ROWS, contention, latency_rows
 from .steadytext import steady_state, window_table
 from .text import (
@@ -99,6 +99,7 @@ def render_table(summary: Summary, *, color: bool = False) -> str:
         *labelled("requests", _requests(summary)),
         *labelled("throughput", _throughput(summary)),
         *labelled("replicas", replica_lines(summary)),
+        *labelled("handovers", handover_lines(summary)),
         *labelled("SLO", _slo(summary)),
         *labelled("cost", _cost(summary)),
         *labelled("energy", _energy(summary)),

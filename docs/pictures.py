@@ -37,6 +37,15 @@ def summaries(scenario: str, settings: dict[str, Iterable[str]], requests: int) 
     return {label: run(scenario, first, *own).summary() for label, own in settings.items()}
 
 
+def pools(scenario: str, requests: int) -> dict[str, Any]:
+    """Serve a scenario with pools, and on as many replicas that do both; return label -> shares of time."""
+    apart, both = (
+        summaries(scenario, {"both on all": settings}, requests)["both on all"]
+        for settings in ([], ["cluster={replicas: 4}"])
+    )
+    return {"both on all": both} | apart["pools"]
+
+
 def files(folder: str, requests: int) -> dict[str, Any]:
     """Serve every scenario of a folder and return name -> summary."""
     found: dict[str, Any] = {}
@@ -137,6 +146,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
         "examples/cluster.yaml",
         {name: [f"cluster.router={name}"] for name in ("round_robin", "least_outstanding", "prefix_affinity")}, 400,
     ))),
+    "disaggregation": lambda: share_bars(cause_rows(pools("examples/disaggregated.yaml", 400))),
 }  # fmt: skip
 """File name -> what draws it."""
 

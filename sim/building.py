@@ -248,12 +248,17 @@ def make_scheduler(resolved: ResolvedScenario, model: AnyStepModel | None = None
     return make_policy(policy, offered, settings.options, "scheduler.options")
 
 
-def make_router(resolved: ResolvedScenario) -> Router:
-    """Return the router that a scenario names."""
+def make_router(resolved: ResolvedScenario, phase: str = "") -> Router:
+    """Return the router that a scenario names: of all its replicas, or of the pool for a phase."""
     cluster = resolved.scenario.cluster
-    policy = find_policy("router", cluster.router, "cluster.router")
-    offered = {"seed": resolved.scenario.simulation.seed}
-    return make_policy(policy, offered, cluster.router_options, "cluster.router_options")
+    name, options, where = cluster.router, cluster.router_options, "cluster"
+    pool = getattr(cluster.pools, phase) if phase else None
+    if pool is not None and pool.router is not None:
+        name, options, where = pool.router, pool.router_options, f"cluster.pools.{phase}"
+    policy = find_policy("router", name, f"{where}.router")
+    return make_policy(
+        policy, {"seed": resolved.scenario.simulation.seed}, options, f"{where}.router_options"
+    )
 
 
 def _prefill_ns(model: AnyStepModel) -> Callable[[int], int]:

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .books.recording import make_record
-from .building import make_allocator, make_router, make_scheduler, size_pool, step_model
-from .cluster.admission import Gate
-from .cluster.failures import outages_of
-from .cluster.replica import Replica, ReplicaKind
+from .building import make_allocator, make_scheduler, size_pool, step_model
+from .cluster.cluster import Cluster
 from .colocated import play_colocated
 from .output.result import SimulationResult
 from .scenario.resolve import ResolvedScenario, resolve
@@ -69,18 +67,6 @@ def play(
         return play_colocated(resolved, workload, vary=vary, keep_steps=keep_steps, progress=progress)
     if resolved.scenario.compute_split is not None:
         return play_split(resolved, workload, vary=vary, keep_steps=keep_steps, progress=progress)
-    replicas: list[Replica] = []
-    fails = resolved.scenario.cluster.failures is not None
-    for group in resolved.kinds:
-        varied = (group.resolved, None) if vary is None else vary(group.resolved)
-        kind = ReplicaKind(*varied, name=group.name)
-        # Each data-parallel copy composes its own steps: an engine with KV memory of its own, behind the router.
-        engines = group.count * group.resolved.scenario.parallelism.data_parallel_size
-        replicas += [Replica(kind, keep_steps=keep_steps, fails=fails) for _ in range(engines)]
-    admission = resolved.scenario.cluster.admission
-    gate = None if admission is None else Gate(admission)
-    asked = resolved.scenario.cluster.failures
-    outages = asked and outages_of(asked, resolved.scenario.simulation.seed, replicas)
-    router = make_router(resolved) if len(replicas) > 1 or gate or outages else None
-    serve(workload, replicas, router, progress, gate, outages)
-    return make_record(resolved, replicas, levers=levers, outages=outages)
+    cluster = Cluster(resolved, vary, keep_steps=keep_steps)
+    serve(workload, cluster.replicas, cluster.fleet if cluster.routed else None, progress)
+    return make_record(resolved, cluster.replicas, cluster, levers=levers)

@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .clock import Clock
-from .cluster.fleet import Fleet
 from .engine.source import Source
 from .fields import ScenarioError
 
 if TYPE_CHECKING:
-    from .cluster.admission import Gate
-    from .cluster.failures import Outages
+    from .cluster.fleet import Fleet
     from .cluster.replica import Replica
     from .engine.request import Request
-    from .router.base import Router
     from .workload.workload import Workload
+
+    MakeFleet = Callable[[Clock, Callable[[Request], None]], Fleet]
 
 Progress = Callable[[int, int], None]
 
@@ -26,10 +25,8 @@ Progress = Callable[[int, int], None]
 def serve(
     workload: Workload,
     replicas: Sequence[Replica],
-    router: Router | None = None,
+    make_fleet: MakeFleet | None = None,
     progress: Progress | None = None,
-    gate: Gate | None = None,
-    outages: Outages | None = None,
 ) -> None:
     """Serve a workload until every request has ended.
 
@@ -37,10 +34,9 @@ def serve(
     ----------
     workload : the requests
     replicas : the engines that serve it; they start empty
-    router : who sends each request to one of them; None where there is one
+    make_fleet : puts them behind a router, given the clock and whom to tell of every request that ends; None where
+        there is one
     progress : called now and then with the requests that have ended, and all of them
-    gate : turns requests away before they are routed
-    outages : when replicas behind a router fail
     """
     env = Clock(0)
     tally = Tally(len(workload), progress)
@@ -51,9 +47,9 @@ def serve(
         if fleet is not None and tally.whole:
             fleet.closed = True
 
-    requests = workload.iter_requests(_block_size(workload, replicas, router))
+    requests = workload.iter_requests(_block_size(workload, replicas, make_fleet is not None))
     load = (workload.closed_loop, workload.follows)
-    fleet = None if router is None else Fleet(env, replicas, router, on_finish, gate, outages)
+    fleet = None if make_fleet is None else make_fleet(env, on_finish)
     if fleet is None:
         engine = replicas[0].start(env, on_finish)
         source = Source(env, requests, engine.submit, *load)
@@ -63,7 +59,7 @@ def serve(
     run_out(env, tally, replicas)
 
 
-def _block_size(workload: Workload, replicas: Sequence[Replica], router: Router | None) -> int | None:
+def _block_size(workload: Workload, replicas: Sequence[Replica], routed: bool) -> int | None:
     """Return the tokens of the blocks that shared prefixes are told in, None where nobody asks [tokens].
 
     Raises
@@ -78,7 +74,7 @@ def _block_size(workload: Workload, replicas: Sequence[Replica], router: Router 
         )
     if sizes:
         return sizes[0]
-    return None if router is None else replicas[0].allocator.block_size
+    return replicas[0].allocator.block_size if routed else None
 
 
 class Tally:

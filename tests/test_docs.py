@@ -194,6 +194,7 @@ RUNS_WITH_ALL_SECTIONS = {
     "windows and classes": ("demo-chat", "simulation.window=1s", "slo.classes={a: {ttft_s: 1}, default: {tpot_s: 1}}"),
     "speculation": ("demo-chat", "speculative={method: eagle, num_speculative_tokens: 2, acceptance: 0.7}"),
     "replicas": ("cluster",),
+    "pools": ("disaggregated",),
     "a second model": ("two-models", "colocated.workload.requests=5"),
     "split units": ("compute-split",),
     "tiers and swap": ("levers-kv/6-dram-tier", "scheduler.preemption_mode=swap"),

@@ -1,4 +1,4 @@
-"""Time to hand activations on to the next stage of a pipeline, inside a machine or over the network."""
+"""Time to hand activations on to the next stage of a pipeline, or KV to another replica."""
 
 from __future__ import annotations
 
@@ -49,3 +49,26 @@ def hop_time(
     if group > 1:
         seconds = seconds + 0.5 * allreduce_seconds(chip, params, message, group)
     return KernelTime(communication=seconds, link_demand=seconds)
+
+
+def handover_seconds(
+    chip: Chip, params: AllReduceParams, sent: Value, ranks: tuple[int, int], network: Network | None = None
+) -> Value:
+    """Return the time to hand KV on to another replica, all ranks at once [s].
+
+    The side with fewer ranks sets the pace: each of its ranks sends or takes an equal share.
+
+    Approximation: inside a machine a send takes what a sum over two devices of as many bytes takes, which moves as
+    many each way; on a network the datasheet's rate is reached. Neither was measured.
+
+    Parameters
+    ----------
+    chip, params : datasheet symbols and all-reduce lane of the sender
+    sent : what all receiving ranks get together [B]
+    ranks : tensor-parallel ranks that send, and that receive
+    network : what is between them; None: the link inside the machine
+    """
+    share = sent / min(ranks)
+    if network is None:
+        return allreduce_seconds(chip, params, share, 2)
+    return network.latency + share / network.bandwidth

@@ -78,7 +78,7 @@ class RunRecord:
     Attributes
     ----------
     requests : columns ``REQUEST_COLUMNS``, shape (n_requests,), in order of submission; of several replicas also
-        ``replica``, where each ended
+        ``replica``, where each ended; with pools ``prefill_replica``, and when KV was asked for, sent and had arrived
     slo_classes, reject_reasons : names that the codes of those columns stand for (reason -1: not rejected)
     causes_ns : wall time of all replicas by cause [ns]; every key of ``CAUSES``, summing to ``wall_ns``
     limiter_ns : busy time by what kept the batch from being larger [ns]; keys ``LIMITERS``, summing to

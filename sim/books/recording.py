@@ -20,6 +20,7 @@ from .record import CAUSES, LIMITERS, RunRecord
 
 if TYPE_CHECKING:
     from ...hwmodels.steptypes import StepDevice
+    from ..cluster.cluster import Cluster
     from ..cluster.failures import Outages
     from ..cluster.replica import Replica, ReplicaKind
     from ..scenario.resolve import ResolvedScenario
@@ -36,6 +37,11 @@ FAILING = (
     "cluster.failures: an unvalidated lever; steps under way end with effect, then requests are routed again and their "
     "KV is computed again; time down counts as idle, and no time by cause is kept of single requests, which move"
 )
+SPLIT = (
+    "cluster.pools: an unvalidated lever, no server with prefill and decode replicas was measured; KV is sent over a "
+    "link of each replica, one request at a time, at its datasheet's rate, and slows no step; no time by cause is kept "
+    "of single requests, which move"
+)
 SAMPLED_REPLICAS = 8
 COUNTS = ("steps", "jumps", "skipped_steps", "empty_batches", "wasted_tokens", "late_tokens")
 
@@ -43,9 +49,9 @@ COUNTS = ("steps", "jumps", "skipped_steps", "empty_batches", "wasted_tokens", "
 def make_record(
     resolved: ResolvedScenario,
     replicas: Sequence[Replica],
+    cluster: Cluster | None = None,
     *,
     levers: bool = True,
-    outages: Outages | None = None,
 ) -> RunRecord:
     """Put together what is known of a finished run.
 
@@ -53,12 +59,14 @@ def make_record(
     ----------
     resolved : the question
     replicas : who served it
+    cluster : what is known of them together, where they are a cluster
     levers : work out what would have made the steps shorter; without, the verdict names no lever
-    outages : what is known of their failures, where they could fail
     """
+    outages = cluster and cluster.outages
     recorders = [replica.recorder for replica in replicas]
     served = [recorder.requests() for recorder in recorders]
     requests, slo_classes, reject_reasons = merged_requests(replicas, served)
+    requests |= {} if cluster is None else cluster.columns(requests["index"])
     start = int(requests["arrival_ns"].min())
     end = max(int(requests["last_token_ns"].max()), start)
     wall, busy = (end - start) * len(replicas), sum(recorder.busy_ns for recorder in recorders)
@@ -107,6 +115,7 @@ def make_record(
             for number, each in enumerate(zip(replicas, served, pools, strict=True))
         ],
         requeued=None if outages is None else sum(outages.requeued),
+        beside={} if cluster is None else cluster.figures(served, start, end),
     )
 
 
@@ -243,6 +252,7 @@ def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: 
     """Return what a reader should know, each said once however many replicas it holds for."""
     said = [*resolved.warnings, *([UNVALIDATED] if resolved.scenario.cluster.total > 1 else [])]
     said += [FAILING] if resolved.scenario.cluster.failures else []
+    said += [SPLIT] if resolved.scenario.cluster.pools else []
     for replica in replicas:
         own = replica.kind.resolved
         said += own.warnings if own is not resolved else ()

@@ -8,7 +8,7 @@ steps are composed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from ..clock import FAILURES, RETURNS, call_in_turn, is_late
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import simpy
 
     from ..clock import Clock
+    from ..engine.engine import Engine
     from ..engine.request import Request
     from ..router.base import Router
     from .admission import Gate
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from .replica import Replica
 
 
-@final
 class Fleet:
     """What routes requests to replicas, and what the router sees of them (`router.base.ClusterView`).
 
@@ -45,6 +45,8 @@ class Fleet:
     outstanding : requests sent to each replica that have not ended
     ready : replicas that take requests, in ascending order
     line : requests that wait for a replica that is up
+    down : replicas that have failed and are not back
+    porter : the replica in whose books requests are entered that are turned away before they are routed
     closed : all requests have ended: nothing fails any more
     """
 
@@ -61,18 +63,20 @@ class Fleet:
         self.router = router
         self.on_finish = on_finish
         self.gate = gate
+        self.porter = 0
         self.outages = outages
         self.outstanding = [0] * len(replicas)
         self.ready = list(range(len(replicas)))
         self.line: list[Request] = []
+        self.down: set[int] = set()
         self.closed = False
         self._back: dict[int, int] = {}
-        self.engines = [
-            replica.start(env, self._ended_on(number), among_others=True)
-            for number, replica in enumerate(replicas)
-        ]
+        self.engines = [self._start(number, replica) for number, replica in enumerate(replicas)]
         for number in self.ready:
             self._expect_failure(number)
+
+    def _start(self, number: int, replica: Replica) -> Engine:
+        return replica.start(self.env, self._ended_on(number), among_others=True)
 
     def kv_usage(self, replica: int) -> float:
         """Return the share of a replica's KV pool that is in use, also in the middle of a jump."""
@@ -80,20 +84,25 @@ class Fleet:
         return state.used_blocks / state.num_blocks
 
     def submit(self, request: Request) -> None:
-        """Send a request that arrives now where the router says.
-
-        Who is turned away is entered in the books of the first replica.
-        """
+        """Send a request that arrives now where the router says."""
         if self.gate is not None:
-            reason = self.gate.refuses(self.env.now, sum(self.outstanding) + len(self.line))
+            reason = self.gate.refuses(self.env.now, self._inside())
             if reason is not None:
-                self.outstanding[0] += 1
-                self.engines[0].turn_away(request, reason)
+                self.outstanding[self.porter] += 1
+                self.engines[self.porter].turn_away(request, reason)
                 return
-        if self.ready:
+        if self._serves():
             self._send(request)
         else:
             self.line.append(request)
+
+    def _inside(self) -> int:
+        """Return how many requests were let in and have not ended."""
+        return sum(self.outstanding) + len(self.line)
+
+    def _serves(self) -> bool:
+        """Tell whether a request can be routed now."""
+        return bool(self.ready)
 
     def _send(self, request: Request) -> None:
         replica = self.router.route(request, self)
@@ -113,8 +122,8 @@ class Fleet:
         if self.closed:
             return
         failed = self.env.now
-        self.ready.remove(replica)
-        self.router.gone(replica)
+        self.down.add(replica)
+        self._take_out(replica)
 
         def stopped(left: list[Request]) -> None:
             assert self.outages is not None
@@ -122,22 +131,35 @@ class Fleet:
             back = max(failed + down_ns, now + 1)
             self._back[replica] = back
             self.outages.spans[replica].append((failed, back))
-            self.outages.requeued[replica] += len(left)
-            self.outstanding[replica] -= len(left)
-            self.line += left
+            self.outages.requeued[replica] += self._give_back(replica, left)
             for time in {now + 1, back}:
                 call_in_turn(self.env, time, self._settle, RETURNS)
 
         self.engines[replica].stop(stopped)
+
+    def _take_out(self, replica: int) -> None:
+        """Send a replica no more requests: it has failed."""
+        self.ready.remove(replica)
+        self.router.gone(replica)
+
+    def _put_back(self, replica: int) -> None:
+        self.ready = sorted([*self.ready, replica])
+
+    def _give_back(self, replica: int, left: list[Request]) -> int:
+        """Put in line what a replica that has failed was at; return how many requests that is."""
+        self.outstanding[replica] -= len(left)
+        self.line += left
+        return len(left)
 
     def _settle(self, _event: simpy.Event) -> None:
         """Take back the replicas that are up again, and route those who wait in line."""
         now = self.env.now
         for replica in sorted(number for number, back in self._back.items() if back <= now):
             del self._back[replica]
-            self.ready = sorted([*self.ready, replica])
+            self.down.discard(replica)
+            self._put_back(replica)
             self._expect_failure(replica)
-        if self.ready and self.line:
+        if self.line and self._serves():
             line, self.line = self.line, []
             for request in sorted(line, key=lambda request: (request.arrival_ns, request.index)):
                 self._send(request)

@@ -74,7 +74,7 @@ class Replica:
     kind : what it is
     keep_steps : keep per-step columns for the result directory
     accountant : attributes its steps; None: as every run has it
-    fails : it may fail, so that requests move: no request's time by cause is kept, which spans several books
+    moves : requests move from it to others: no request's time by cause is kept, which spans several books
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Replica:
         *,
         keep_steps: bool = False,
         accountant: StepAccountant | None = None,
-        fails: bool = False,
+        moves: bool = False,
     ) -> None:
         self.kind = kind
         self.allocator = make_allocator(kind.resolved, kind.pool)
@@ -92,7 +92,7 @@ class Replica:
         self.recorder = Recorder(
             self.accountant, growth_tokens=self.allocator.growth_tokens, keep_steps=keep_steps
         )
-        if fails:
+        if moves:
             self.recorder.attribution = None
         self.rules = speculation_of(kind.resolved)
 
@@ -108,6 +108,7 @@ class Replica:
         *,
         among_others: bool = False,
         device: SharedDevice | None = None,
+        kind: type[Engine] = Engine,
     ) -> Engine:
         """Put its engine on a clock; see `Engine`.
 
@@ -120,7 +121,7 @@ class Replica:
         by_kernel = resolved.scenario.simulation.fidelity == "kernel"
         if device is None and by_kernel and mover is None and pipeline is None:
             device = SharedDevice(env)
-        self.engine = Engine(
+        self.engine = kind(
             env,
             self.scheduler,
             self.allocator,

@@ -18,6 +18,7 @@ from ..books.recorder import kv_state
 from ..clock import STEPS, call_at, call_in_turn, call_when, is_late
 from .decoding import DecodeCohort
 from .drafting import SpeculativeCohort
+from .fetching import Fetching
 from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher
 from .outputs import Outputs
 from .pipeline import Pipeline, recall
@@ -42,7 +43,7 @@ LONGEST_RUN = 4096
 NOT_YET = 1 << 62
 
 
-class Engine(Outputs):
+class Engine(Fetching, Outputs):
     """One replica of a serving engine on a SimPy clock of integer nanoseconds.
 
     Parameters
@@ -104,7 +105,10 @@ class Engine(Outputs):
         self.device = device
         self.mover = mover
         self.among_others = among_others
-        self.may_rest = False  # where another engine on the same pool says when to look again
+        self.may_rest = False  # where another engine says when to look again
+        self.fetching = {}
+        self.on_fetch = None
+        self._news = []
         self.on_stopped: Callable[[list[Request]], None] | None = (
             None  # it fails: nothing is composed any more
         )
@@ -142,10 +146,7 @@ class Engine(Outputs):
 
     def submit(self, request: Request) -> None:
         """Take in a request that arrives now, or reject it with a reason."""
-        margin = self.decoding.margin
-        reason = refusal(request, self.max_model_len, self.allocator, margin) or self.scheduler.refuses(
-            request
-        )
+        reason = self.refuses(request)
         if reason is not None:
             self.turn_away(request, reason)
             return
@@ -160,6 +161,11 @@ class Engine(Outputs):
             self._wake_at(self.env.now)
         elif self.run is not None and self.scheduler.arrival_matters(self, request):
             self._cut(self.env.now)
+
+    def refuses(self, request: Request) -> str | None:
+        """Return why a request could never be served here, None if it could."""
+        found = refusal(request, self.max_model_len, self.allocator, self.decoding.margin)
+        return found or self.scheduler.refuses(request)
 
     def stop(self, then: Callable[[list[Request]], None]) -> None:
         """Fail: what is composed ends, then all requests are given to ``then``, in order of arrival, their KV lost."""
@@ -237,10 +243,16 @@ class Engine(Outputs):
 
     def _hand_over(self, then: Callable[[list[Request]], None]) -> None:
         """Give back everybody, and forget all that is cached: the engine is as new."""
+        self._take_news()
         for request in list(self.running):
             self.preempt(request)
         self._release_padding()
-        left = sorted(self.waiting, key=lambda request: (request.arrival_ns, request.index))
+        for request in self.fetching:
+            self.allocator.free(request, 0)
+        left = sorted(
+            (*self.waiting, *self.fetching), key=lambda request: (request.arrival_ns, request.index)
+        )
+        self.fetching.clear()
         self.waiting = self.scheduler.queue()
         self.allocator.forget(self.allocator.free_blocks)
         self.on_stopped = None
@@ -259,6 +271,9 @@ class Engine(Outputs):
     def admit(self, request: Request, cached: int) -> None:
         """Move the first waiting request to the running ones."""
         self.waiting.pop()
+        self._run(request, cached)
+
+    def _run(self, request: Request, cached: int) -> None:
         self.running.append(request)
         self.individuals.append(request)
         request.status = Status.RUNNING
@@ -334,17 +349,20 @@ class Engine(Outputs):
         flights = self.flights
         while True:
             self.deliver(now)
+            if self._news:
+                self._take_news()
             if (self.running or self.waiting) and self.on_stopped is None:
                 worked = self._compose(now)
                 if self.run is not None:
                     break
-                if self.may_rest and not (worked or flights):
+                rests = not worked and self._rests
+                if rests and not flights:
                     break
-                if self.waiting and not (worked or self.running or any(f.steps for f in flights)):
+                if self.waiting and not (worked or rests or self.running or any(f.steps for f in flights)):
                     raise RuntimeError(
                         f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
                     )
-                idles = not worked and (self.pipeline or not (self.running or self.waiting))
+                idles = not worked and (self.pipeline or rests or not (self.running or self.waiting))
                 if len(flights) < self.depth and not idles:
                     continue
             if not flights:
@@ -368,12 +386,18 @@ class Engine(Outputs):
         if self.waiting:
             self._shorten_run(now)
 
+    @property
+    def _rests(self) -> bool:
+        """Whether those who wait may wait for what others hold, who will say when to look again."""
+        return self.may_rest or bool(self.fetching and not self.running)
+
     def _compose(self, now: int) -> bool:
         """Compose one step, or a run; tell whether it computes anything."""
         cohort, padding, rules = self.decoding, self.padding, self.speculation
         cohort.switch(self._drafts(len(self.running)))
         batch = self.scheduler.schedule(self, self.allocator)
-        if not (self.running or self.waiting or batch.preempted) or (self.may_rest and not batch.tokens):
+        works = batch.decoding or batch.tokens
+        if not (self.running or self.waiting or batch.preempted) or (self._rests and not works):
             return False  # the last who waited were shed, or all wait for what others hold
         load = StepLoad(self.timer.needs_contexts)
         if batch.decoding:

@@ -36,6 +36,10 @@ class Request:
         an equal key means an equal prefix; blocks beyond them hold content nobody else has
     tenant : number of the tenant who asks, None if nobody is named
     request_id : name shown to people; defaults to the index
+
+    Attributes
+    ----------
+    remote_kv : the KV of its prompt is on another replica, from where it comes when there is room for it
     """
 
     __slots__ = (
@@ -59,6 +63,7 @@ class Request:
         "output_tokens",
         "priority",
         "reject_reason",
+        "remote_kv",
         "request_id",
         "scheduled_step",
         "session",
@@ -107,6 +112,7 @@ class Request:
         self.last_token_ns = -1
         self.reject_reason: str | None = None
         self.kv: object = None
+        self.remote_kv = False
         self.draft: Drafted | None = None  # of its speculation, where the engine speculates
         # Kept for the recorder: its first step, the step of its first token, and where the present stretch of
         # one token a step began.

@@ -38,6 +38,9 @@ def requests_table(record: RunRecord) -> Any:
     columns["reject_reason"] = _names(source["reject_reason"], list(record.reject_reasons))
     if "replica" in source:
         columns["replica"] = source["replica"]
+    for name in ("prefill_replica", "kv_asked_ns", "kv_sent_ns", "kv_arrived_ns"):
+        if name in source:
+            columns[name] = _nullable(source[name], source[name] < 0)
     return _table(columns | _durations(record) | _causes(record))
 
 

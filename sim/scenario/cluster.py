@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from annotated_types import Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, model_serializer, model_validator
 
 from ...hwmodels.errors import unknown
 from ...hwmodels.units import Count, PositiveCount, Rate, Seconds, parse_count
-from ..fields import Section
+from ..fields import AUTO, Section
 from .device import Device
 from .price import Price
 from .sections import (
@@ -40,12 +40,11 @@ def _router(value: str) -> str:
 RouterName = Annotated[str, AfterValidator(_router)]
 
 
-class ReplicaGroup(Section):
-    """Replicas of one kind: what is given here replaces what the scenario says, key by key; the rest is the same.
+class ReplicaSettings(Section):
+    """What is given here replaces what the scenario says, key by key; the rest is the same.
 
     Attributes
     ----------
-    count : how many
     name : what they are called in results; default: their device
     device : their device
     engine : their serving engine
@@ -60,7 +59,9 @@ class ReplicaGroup(Section):
     price : what one of their GPUs costs
     """
 
-    count: PositiveCount = 1
+    _about: ClassVar[tuple[str, ...]]
+    """Keys that say something of the replicas together, how many first."""
+
     name: str | None = None
     device: Device | None = None
     engine: str | None = None
@@ -80,12 +81,82 @@ class ReplicaGroup(Section):
         return {name: _dumped(getattr(self, name)) for name in type(self).model_fields if self._has(name)}
 
     def _has(self, name: str) -> bool:
-        return name in self.model_fields_set or name == "count"
+        return name in self.model_fields_set or name == self._about[0]
 
     def over(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """Return the scenario of one of these replicas, given that of them all, as plain data."""
-        own = {key: value for key, value in self._given().items() if key not in ("count", "name")}
+        own = {key: value for key, value in self._given().items() if key not in (*self._about, "name")}
         return _merged(base, own)
+
+
+class ReplicaGroup(ReplicaSettings):
+    """Replicas of one kind beside others: what is given here replaces what the scenario says, key by key.
+
+    Attributes
+    ----------
+    count : how many
+    name : what they are called in results; default: their device
+    device, engine, model, parallelism, node, quantization, kernels, scheduler, kv_cache, speculative, price : theirs,
+        where it is not as the scenario says
+    """
+
+    _about = ("count",)
+
+    count: PositiveCount = 1
+
+
+class ReplicaPool(ReplicaSettings):
+    """Replicas for one of both phases: what is given here replaces what the scenario says, key by key.
+
+    Attributes
+    ----------
+    replicas : how many
+    router : how requests are spread over them; default: the cluster's
+    router_options : further settings of that policy
+    name : what they are called in results; default: their phase
+    device, engine, model, parallelism, node, quantization, kernels, scheduler, kv_cache, speculative, price : theirs,
+        where it is not as the scenario says
+    """
+
+    _about = ("replicas", "router", "router_options")
+
+    replicas: Annotated[PositiveCount, Le(MOST_REPLICAS)] = 1
+    router: RouterName | None = None
+    router_options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _options_of_its_own(self) -> Self:
+        if self.router_options and self.router is None:
+            raise ValueError("router_options go with a router of the pool's own; give router")
+        return self
+
+
+class Pools(Section):
+    """Prefill and decode on replicas of their own, and the KV that goes from one to the other.
+
+    A decode replica is chosen when a request arrives. A prompt is computed there itself if no more of it than
+    ``max_local_prefill_length`` is not in that replica's prefix cache, or if the prefill replicas have
+    ``max_prefill_queue_size`` requests; else on a prefill replica, which gives the first token.
+
+    Attributes
+    ----------
+    prefill, decode : the replicas
+    link : what KV goes over: network between machines (auto: that of ``node``), its name or the bandwidth of one GPU;
+        node: all GPUs are in one machine
+    max_local_prefill_length : tokens to compute up to which a prompt stays on its decode replica [tokens]
+    max_prefill_queue_size : requests at the prefill replicas from which on prompts stay on their decode replica
+    """
+
+    prefill: ReplicaPool = ReplicaPool()
+    decode: ReplicaPool = ReplicaPool()
+    link: str = AUTO
+    max_local_prefill_length: Count = 0
+    max_prefill_queue_size: PositiveCount | None = None
+
+    @property
+    def total(self) -> int:
+        """Replicas in all."""
+        return self.prefill.replicas + self.decode.replicas
 
 
 def _dumped(value: Any) -> Any:
@@ -196,7 +267,7 @@ class Cluster(Section):
     router_options : further settings of that policy, as its class describes them (``cache_threshold`` of
         ``prefix_affinity``, ...)
     admission : what is turned away before it reaches a replica
-    pools : replicas for prefill and for decode, and the link between
+    pools : replicas for prefill and for decode, and the link between, in place of ``replicas``
     autoscale : replicas that come and go with the load
     failures : replicas that fail and come back; what they were at is routed again
     """
@@ -207,12 +278,16 @@ class Cluster(Section):
     router: RouterName = "least_outstanding"
     router_options: dict[str, Any] = Field(default_factory=dict)
     admission: Admission | None = None
-    pools: Open | None = None
+    pools: Pools | None = None
     autoscale: Open | None = None
     failures: Failures | None = None
 
     @model_validator(mode="after")
     def _so_many(self) -> Cluster:
+        if self.pools is not None and self.replicas != 1:
+            raise ValueError(
+                "replicas beside pools; allowed: how many each of pools.prefill and pools.decode has"
+            )
         if self.total > MOST_REPLICAS:
             raise ValueError(f"{self.total} replicas in all groups; allowed: 1 to {MOST_REPLICAS}")
         return self
@@ -220,6 +295,8 @@ class Cluster(Section):
     @property
     def total(self) -> int:
         """Replicas in all."""
+        if self.pools is not None:
+            return self.pools.total
         return (
             self.replicas if isinstance(self.replicas, int) else sum(group.count for group in self.replicas)
         )

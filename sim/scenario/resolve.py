@@ -30,7 +30,6 @@ __all__ = ["SCHEDULER_LIMITS", "Group", "KVCacheSettings", "ResolvedScenario", "
 Purpose = Literal["simulate", "size"]
 
 NOT_BUILT: Mapping[str, object] = {
-    "cluster.pools": None,
     "cluster.autoscale": None,
 }
 """Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""

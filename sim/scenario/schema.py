@@ -159,7 +159,12 @@ def move_paths(data: dict[str, Any], move: Callable[[str], str]) -> None:
 def _parts(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what is part of a scenario by itself: groups of replicas with settings of their own, a second model."""
     replicas: object = leaf(data, "cluster.replicas")
-    parts = [*(cast("list[Any]", replicas) if isinstance(replicas, list) else []), leaf(data, "colocated")]
+    pools = [leaf(data, f"cluster.pools.{phase}") for phase in ("prefill", "decode")]
+    parts = [
+        *(cast("list[Any]", replicas) if isinstance(replicas, list) else []),
+        *pools,
+        leaf(data, "colocated"),
+    ]
     return [part for part in parts if isinstance(part, dict)]
 
 

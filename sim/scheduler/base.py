@@ -51,6 +51,7 @@ class SchedulerView(Protocol):
     waiting : requests not admitted yet
     decoding : the running requests that get one token in every step, as one object
     individuals : the other running requests that may want tokens, in the order of their admission
+    fetching : requests that have got their blocks and run once their KV has come from another replica
     now_ns : the time of this decision [ns]
     """
 
@@ -58,6 +59,7 @@ class SchedulerView(Protocol):
     waiting: WaitingQueue
     decoding: DecodeCohort
     individuals: list[Request]
+    fetching: dict[Request, None]
 
     @property
     def now_ns(self) -> int: ...
@@ -72,6 +74,10 @@ class SchedulerView(Protocol):
 
     def admit(self, request: Request, cached: int) -> None:
         """Run a waiting request that has got its blocks, ``cached`` of its tokens computed."""
+        ...
+
+    def fetch(self, request: Request, cached: int) -> None:
+        """Have the KV of the first waiting request sent here: it has got its blocks, ``cached`` tokens of them full."""
         ...
 
     def shed(self, request: Request, reason: str) -> None:
@@ -113,6 +119,7 @@ class Scheduler(ABC):
     supports_async : can decide a step while the one before it runs
     preempts_for : what a preemption can be for
     supports_speculation : gives a decoding request its drafted tokens, from the budget and with room for them
+    supports_remote_kv : gives a request whose prompt another replica has computed its blocks and has its KV sent
     everyone_served : no stream of later requests, however long, keeps an earlier one from being served
     """
 
@@ -121,6 +128,7 @@ class Scheduler(ABC):
     supports_async: ClassVar[bool] = True
     preempts_for: ClassVar[frozenset[Limiter]] = frozenset({"kv_blocks"})
     supports_speculation: ClassVar[bool] = False
+    supports_remote_kv: ClassVar[bool] = False
     everyone_served: bool = True
 
     @abstractmethod

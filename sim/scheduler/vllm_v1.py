@@ -38,6 +38,7 @@ class VllmV1(Scheduler):
 
     name = "vllm_v1"
     supports_speculation = True
+    supports_remote_kv = True
 
     def __init__(
         self,
@@ -241,7 +242,7 @@ class VllmV1(Scheduler):
             if budget <= 0:
                 batch.limiter = "token_budget"
                 return
-            if len(view.running) >= self.max_num_seqs:
+            if len(view.running) + len(view.fetching) >= self.max_num_seqs:
                 batch.limiter = "max_num_seqs"
                 return
             request = view.waiting.peek()
@@ -249,6 +250,11 @@ class VllmV1(Scheduler):
                 batch.limiter = "kv_blocks"
                 return
             if not self._may_join(view, allocator, request):
+                batch.limiter = "kv_blocks"
+                return
+            if request.remote_kv:
+                if self._fetch(view, allocator, request):
+                    continue
                 batch.limiter = "kv_blocks"
                 return
             cached = allocator.lookup(request)
@@ -272,3 +278,15 @@ class VllmV1(Scheduler):
             batch.admitted.append(request)
             batch.tokens[request] = count
             budget -= count
+
+    def _fetch(self, view: SchedulerView, allocator: KVAllocator, request: Request) -> bool:
+        """Give a request whose KV is on another replica the blocks for it, as vLLM's KV connectors do; False if none.
+
+        It holds a seat while its KV is on the way; what is cached here is not sent.
+        """
+        cached = allocator.lookup(request)
+        keep_free = int(self.watermark * (allocator.num_blocks + 1)) if view.running else 0
+        if not allocator.admit(request, request.input_tokens, cached, keep_free=keep_free):
+            return False
+        view.fetch(request, cached)
+        return True

@@ -230,7 +230,7 @@ def run(
     return recorded(engine.recorder, engine), engine
 
 
-def make_engine(case: Case, env: Any, **options: Any) -> Engine:
+def make_engine(case: Case, env: Any, kind: type[Engine] = Engine, **options: Any) -> Engine:
     """Make the engine of a case; ``options`` are further arguments of ``Engine``."""
     allocator = make_allocator(case)
     rules = None if case.speculation is None else Speculation(**case.speculation)
@@ -239,7 +239,7 @@ def make_engine(case: Case, env: Any, **options: Any) -> Engine:
         if rules is None
         else SpeculativeCost(*case.cost, queries=rules.queries, needs_contexts=case.needs_contexts)
     )
-    return Engine(
+    return kind(
         env, make_scheduler(case), allocator, cost,
         Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True),
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, mover=mover_of(allocator),

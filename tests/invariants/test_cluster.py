@@ -43,10 +43,15 @@ class Stub:
         self.case, self.options = case, options
 
     def start(
-        self, env: Clock, on_finish: Callable[[Request], None], *, among_others: bool = False
+        self,
+        env: Clock,
+        on_finish: Callable[[Request], None],
+        *,
+        among_others: bool = False,
+        kind: type[Engine] = Engine,
     ) -> Engine:
         self.engine = make_engine(
-            self.case, env, on_finish=on_finish, among_others=among_others, **self.options
+            self.case, env, kind, on_finish=on_finish, among_others=among_others, **self.options
         )
         return self.engine
 
@@ -65,11 +70,17 @@ def fleets(draw: st.DrawFn) -> FleetCase:
         )
         for more in draw(st.lists(st.sampled_from((0, 0, 3)), min_size=count - 1, max_size=count - 1))
     ]
+    return draw(loaded((one, *others)))
+
+
+@st.composite
+def loaded(draw: st.DrawFn, engines: tuple[Case, ...]) -> FleetCase:
+    """Draw a router for engines, and a load that is open, of users in a loop, or of turns."""
     load = draw(st.sampled_from(("open", "loop", "turns")))
     pauses = (0, 0, 1000, 7)
-    n = len(one.requests)
+    n = len(engines[0].requests)
     return FleetCase(
-        (one, *others),
+        engines,
         draw(st.sampled_from(policy_names("router"))),
         ClosedLoopLoad(draw(st.integers(1, 6)), draw(st.sampled_from(pauses))) if load == "loop" else None,
         tuple(
@@ -82,8 +93,19 @@ def fleets(draw: st.DrawFn) -> FleetCase:
     )
 
 
+def plain_fleet(
+    case: FleetCase, env: Clock, stubs: list[Any], on_finish: Callable[[Request], None], **others: Any
+) -> Fleet:
+    """Put the engines of a case behind its router."""
+    return Fleet(env, stubs, find_policy("router", case.router, "cluster.router")(), on_finish, **others)
+
+
 def run_fleet(
-    case: FleetCase, outages: Outages | None = None, **options: Any
+    case: FleetCase,
+    outages: Outages | None = None,
+    make_fleet: Callable[..., Fleet] = plain_fleet,
+    others: dict[str, Any] | None = None,
+    **options: Any,
 ) -> tuple[list[dict[str, Any]], list[Engine]]:
     """Run a fleet, whose replicas may fail, to the end; return what was recorded on each engine, and the engines."""
     env = Clock(0)
@@ -94,7 +116,6 @@ def run_fleet(
     if case.closed_loop is not None:
         for request in requests:
             request.arrival_ns = 0
-    router = find_policy("router", case.router, "cluster.router")()
     stubs = [Stub(each, **options) for each in case.engines]
     ended = 0
 
@@ -104,7 +125,7 @@ def run_fleet(
         source.finished(request)
         fleet.closed = ended == len(requests)
 
-    fleet = Fleet(env, stubs, router, on_finish, outages=outages)
+    fleet = make_fleet(case, env, stubs, on_finish, outages=outages, **(others or {}))
     follows = None
     if case.follows is not None:
         after, pause = np.array(case.follows, dtype=np.int64).T

@@ -71,7 +71,9 @@ kv_cache:
   eviction: {kind: h2o, budget: 25%}
   tiers: [{kind: dram, capacity: 200GiB}, {kind: nvme, capacity: 2TB}]
 cluster:
-  {replicas: 4, pools: {prefill: {}, decode: {}, link: ib}, autoscale: {max: 8}, failures: {mtbf: 1e6, mttr: 5min}}
+  pools: {prefill: {replicas: 2}, decode: {device: h200_sxm}, link: ethernet}
+  autoscale: {max: 8}
+  failures: {mtbf: 1e6, mttr: 5min}
 colocated: {model: llama-3.2-1b}
 compute_split: {prefill: 0.6, decode: 0.4}
 parallelism: {pipeline_parallel_size: 2, data_parallel_size: 2, expert_parallel: true}
@@ -406,7 +408,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
 
 
 UNBUILT = {
-    "cluster.pools": "cluster.pools={prefill: {}, decode: {}}",
     "cluster.autoscale": "cluster.autoscale={max: 3}",
 }
 
