@@ -18,13 +18,13 @@ from ..books.recorder import kv_state
 from ..clock import STEPS, call_at, call_in_turn, call_when, is_late
 from .decoding import DecodeCohort
 from .drafting import SpeculativeCohort
-from .fetching import Fetching
 from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher
 from .outputs import Outputs
 from .pipeline import Pipeline, recall
 from .request import Request, Status, refusal, sort_as
 from .speculative import Drafted, Speculation
 from .stepload import StepLoad
+from .stopping import Stopping
 
 if TYPE_CHECKING:
     import simpy
@@ -43,7 +43,7 @@ LONGEST_RUN = 4096
 NOT_YET = 1 << 62
 
 
-class Engine(Fetching, Outputs):
+class Engine(Outputs, Stopping):
     """One replica of a serving engine on a SimPy clock of integer nanoseconds.
 
     Parameters
@@ -109,9 +109,7 @@ class Engine(Fetching, Outputs):
         self.fetching = {}
         self.on_fetch = None
         self._news = []
-        self.on_stopped: Callable[[list[Request]], None] | None = (
-            None  # it fails: nothing is composed any more
-        )
+        self.on_stopped = None
         if mover is not None and device is not None:
             raise ValueError("KV tiers on a device that others use too are not built yet")
 
@@ -166,14 +164,6 @@ class Engine(Fetching, Outputs):
         """Return why a request could never be served here, None if it could."""
         found = refusal(request, self.max_model_len, self.allocator, self.decoding.margin)
         return found or self.scheduler.refuses(request)
-
-    def stop(self, then: Callable[[list[Request]], None]) -> None:
-        """Fail: what is composed ends, then all requests are given to ``then``, in order of arrival, their KV lost."""
-        self.on_stopped = then
-        if self._wake is None:
-            self._hand_over(then)
-        elif self.run is not None:
-            self._cut(self.env.now)
 
     def state_at(self, time_ns: int) -> EngineState:
         """Return how full the engine is, also in the middle of a jump.
@@ -240,23 +230,6 @@ class Engine(Fetching, Outputs):
         if request in self.individuals:
             self.individuals.remove(request)
         self.waiting.requeue(request)
-
-    def _hand_over(self, then: Callable[[list[Request]], None]) -> None:
-        """Give back everybody, and forget all that is cached: the engine is as new."""
-        self._take_news()
-        for request in list(self.running):
-            self.preempt(request)
-        self._release_padding()
-        for request in self.fetching:
-            self.allocator.free(request, 0)
-        left = sorted(
-            (*self.waiting, *self.fetching), key=lambda request: (request.arrival_ns, request.index)
-        )
-        self.fetching.clear()
-        self.waiting = self.scheduler.queue()
-        self.allocator.forget(self.allocator.free_blocks)
-        self.on_stopped = None
-        then(left)
 
     @property
     def now_ns(self) -> int:
