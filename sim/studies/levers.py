@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from ...hwmodels.datasheet import sourced_fields
 from ...hwmodels.kvcaches import kv_dtype
 from ...hwmodels.weightformat import stored_format
+from ..fields import ScenarioError
+from ..scenario.kernels import check_cascade
 from ..scenario.schema import leaf
 
 if TYPE_CHECKING:
@@ -79,7 +81,13 @@ def levers_of(resolved: ResolvedScenario, share: float) -> tuple[Lever, ...]:
     resolved : the scenario, every ``auto`` filled
     share : by which share numbers are made less and more [-]
     """
-    return (*_device(resolved, share), *_numbers(resolved, share), *_others(resolved), *_precision(resolved))
+    return (
+        *_device(resolved, share),
+        *_numbers(resolved, share),
+        *_others(resolved),
+        *_where_they_can(resolved),
+        *_precision(resolved),
+    )
 
 
 def _device(resolved: ResolvedScenario, share: float) -> Iterator[Lever]:
@@ -130,6 +138,34 @@ def _others(resolved: ResolvedScenario) -> Iterator[Lever]:
         value = leaf(data, name)
         tries = tuple(Try(_word(other), {name: other}) for other in values if other != value)
         yield Lever(name, "setting", _word(value), tries)
+
+
+def _where_they_can(resolved: ResolvedScenario) -> Iterator[Lever]:
+    """Return switches that do something in some scenarios alone: groups that sum, prompts that share a prefix."""
+    scenario = resolved.scenario
+    parallel, disabled = scenario.parallelism, scenario.kernels.disable_cascade_attn
+    if parallel.tensor_parallel_size > 1:
+        now = parallel.communication_overlap
+        other = "none" if now == "dual_batch" else "dual_batch"
+        name = "parallelism.communication_overlap"
+        yield Lever(name, "setting", now, (Try(other, {name: other}),))
+    shares = resolved.workload is not None and resolved.workload.prefix is not None
+    if shares and (disabled is False or _may_cascade(resolved)):
+        name = "kernels.disable_cascade_attn"
+        yield Lever(
+            name, "setting", _word(disabled), (Try(_word(disabled is False), {name: disabled is False}),)
+        )
+
+
+def _may_cascade(resolved: ResolvedScenario) -> bool:
+    """Tell whether a scenario can ask for cascade attention."""
+    scenario = resolved.scenario
+    asked = scenario.replace(kernels__disable_cascade_attn=False)
+    try:
+        check_cascade(asked, resolved.engine, resolved.model)
+    except ScenarioError:
+        return False
+    return resolved.kv_cache.enable_prefix_caching
 
 
 def _precision(resolved: ResolvedScenario) -> Iterator[Lever]:

@@ -84,3 +84,48 @@ def test_summary_is_that_of_a_run_step_by_step(model: str, data: st.DataObject) 
     for name, column in plain.record.requests.items():
         np.testing.assert_array_equal(fast.record.requests[name], column, err_msg=name)
     assert outcome(fast) == outcome(plain)
+
+
+LEVERS = st.fixed_dictionaries(
+    {
+        "eviction": st.one_of(
+            st.just(None),
+            st.fixed_dictionaries({"kind": st.just("snapkv"), "budget": st.floats(0.01, 0.9)}),
+            st.fixed_dictionaries({"kind": st.just("snapkv"), "max_capacity_prompt": st.integers(32, 600)}),
+        ),
+        "disable_cascade_attn": st.booleans(),
+        "communication_overlap": st.sampled_from(("none", "dual_batch")),
+        "enable_sp": st.booleans(),
+        "shared": st.sampled_from((0, 300)),
+    }
+)
+
+
+@settings(max_examples=max(EXAMPLES // 8, 1), deadline=None, phases=(Phase.reuse, Phase.generate))
+@given(data=st.data())
+def test_levers_of_kernels_and_groups_leave_jumps_exact(data: st.DataObject) -> None:
+    """Evicted prompts, shared prefixes read once, half batches and scattered sums: the whole summary."""
+    lever = data.draw(LEVERS)
+    evicts, shared = lever["eviction"] is not None, lever["shared"]
+    scenario = {
+        "model": "llama-3.1-70b", "engine": "vllm-0.24", "device": "h100_sxm",
+        "parallelism": {"tensor_parallel_size": 4, "communication_overlap": lever["communication_overlap"],
+                        "enable_sp": lever["enable_sp"], **({"sp_min_token_num": 256} if lever["enable_sp"] else {})},
+        "kernels": {"disable_cascade_attn": lever["disable_cascade_attn"]},
+        "slo": {"classes": {"default": {"ttft_s": 1.0, "tpot_s": 0.1}}},
+        "workload": {"requests": 40, "arrivals": data.draw(ARRIVALS), "input_tokens": data.draw(LENGTHS),
+                     "output_tokens": data.draw(ANSWERS),
+                     **({"sessions": {"system_prompt_tokens": shared}} if shared else {})},
+        "scheduler": data.draw(SCHEDULERS),
+        "kv_cache": data.draw(CACHES) | {"allocator": "paged", "eviction": lever["eviction"],
+                                         "enable_prefix_caching": not evicts},
+        "simulation": {"seed": data.draw(st.integers(0, 9))},
+    }  # fmt: skip
+    fast, plain = (
+        simulate(parse_scenario(scenario, [f"simulation.fast_forward={value}"]))
+        for value in ("true", "false")
+    )
+    for name, column in plain.record.requests.items():
+        np.testing.assert_array_equal(fast.record.requests[name], column, err_msg=name)
+    assert outcome(fast) == outcome(plain)
+    assert fast.summary()["requests"]["submitted"] == 40

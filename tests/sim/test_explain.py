@@ -149,6 +149,23 @@ def test_what_cannot_be_is_an_error_of_that_lever_alone(folder):
     assert lever(result, "device.hbm_bandwidth").swing > 0
 
 
+def test_groups_that_sum_and_prompts_that_share_have_levers_of_their_own():
+    """Others do not: each is a run more."""
+    own = ("parallelism.communication_overlap", "kernels.disable_cascade_attn")
+
+    def found(**changes):
+        resolved = resolve(scenario().replace(**changes))
+        return {each.leaf: each for each in levers_of(resolved, 0.1) if each.leaf in own}
+
+    assert not found()
+    assert list(found(parallelism__tensor_parallel_size=2)) == [own[0]]
+    shared = {"workload__sessions": {"system_prompt_tokens": 300}}
+    assert list(found(**shared)) == [own[1]]
+    assert not found(**shared, kv_cache__enable_prefix_caching=False)
+    (taken,) = found(**shared, kernels__disable_cascade_attn=False).values()
+    assert taken.tries[0].settings == {own[1]: True}
+
+
 def test_levers_of_a_what_if_device_start_from_it():
     asked = scenario(device={"base": "h100_sxm", "hbm_bandwidth": "x1.5", "peak_flops.bf16": "x2"})
     levers = {each.leaf: each for each in levers_of(resolve(asked, "size"), 0.1)}
