@@ -46,6 +46,12 @@ coverage: $(DEV)  ## how much of hwmodels, sim and calibrate the tests run throu
 test-long: $(DEV)  ## fifteen times as many random scenarios and synthetic devices through laws, rules and fits; fifty kills
 	MEMBOUND_EXAMPLES=750 $(BIN)/pytest tests/invariants tests/oracle tests/calibrate/test_recovery.py tests/app/test_kills.py
 
+mutants: $(DEV)  ## twenty wrong lines, one at a time, each of which a few tests must notice; half an hour
+	$(BIN)/python benchmarks/mutants.py
+
+wheel-check: $(DEV)  ## the wheel alone in clean environments (PYTHONS="python3.11 python3.13"), outside the repository
+	$(BIN)/python benchmarks/wheel_check.py $(PYTHONS)
+
 bench: $(BASE)  ## what a simulated request costs
 	$(BIN)/python benchmarks/speed.py
 

@@ -1,8 +1,9 @@
 """A run as a Chrome trace that Perfetto opens: replicas and their resources as tracks, requests in lanes, counters.
 
 Times are written in microseconds with three decimals, which is whole nanoseconds: the events of a cause sum exactly to
-the summary's time of that cause. A step's causes are drawn one after the other in a fixed order. On a device they
-overlap; this shows for how long each was what the step waited for, not when.
+the summary's time of that cause (of several streams on one device: to that of each stream). A step's causes are drawn
+one after the other in a fixed order. On a device they overlap; this shows for how long each was what the step waited
+for, not when.
 """
 
 from __future__ import annotations
@@ -70,8 +71,16 @@ def about(record: RunRecord) -> dict[str, Any]:
         "simulated": "true",
         **{key: str(record.provenance.get(key)) for key in ("version", "device", "model", "engine", "seed")},
         "time_by_cause_ns": {cause: int(value) for cause, value in record.causes_ns.items()},
-        "note": "causes of a step are drawn one after the other: for how long each was waited for, not when",
-    }
+        "note": "causes of a step are drawn one after the other: for how long each was waited for, not when"
+        + ("; streams run beside each other: each one's events sum to its own time, and time_by_cause_ns has what "
+           "both waited for at once in proportion" if _streams(record) else "")
+        + ("; of the models on the device the first is drawn" if "colocated" in record.beside else ""),
+    }  # fmt: skip
+
+
+def _streams(record: RunRecord) -> list[str]:
+    """Return the names of the streams of steps on one device, where there are several."""
+    return list(record.beside.get("streams", {}))
 
 
 def trace_events(record: RunRecord) -> Iterator[str]:
@@ -97,7 +106,9 @@ def trace_events(record: RunRecord) -> Iterator[str]:
 def _replica(record: RunRecord, steps: Columns, replica: int) -> Iterator[str]:
     """Yield the tracks of one replica, of which a run without a step there has an idle one."""
     pid = replica + 1
-    yield _named("process_name", pid, 0, f"replica {replica} · {record.provenance.get('device') or 'GPU'}")
+    streams = _streams(record)
+    own = f"{streams[replica]} stream" if streams else f"replica {replica}"
+    yield _named("process_name", pid, 0, f"{own} · {record.provenance.get('device') or 'GPU'}")
     yield _named("thread_name", pid, STEPS_TRACK, "steps")
     used = {
         track: kept

@@ -54,6 +54,11 @@ def test_a_decode_reads_a_key_once_whatever_its_query_heads(name: str) -> None:
     assert long.kv_bytes - short.kv_bytes == 8 * plan.kv_bytes_per_token
 
 
+def test_a_query_against_a_key_is_two_flop_an_element_of_key_and_value() -> None:
+    short, long = (cost_of(plan_of(), StepBatch(8, 8 * context, context, (), 8)) for context in (700, 701))
+    assert long.flop - short.flop == 8 * 40 * 2 * 40 * (128 + 128)
+
+
 def test_a_latent_is_cached_whole_on_every_rank() -> None:
     assert plan_of(LATENT).kv_bytes_per_token == 3 * 576 * 2
     assert plan_of(LATENT, 8).kv_bytes_per_token == 3 * 576 * 2

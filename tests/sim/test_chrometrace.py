@@ -162,3 +162,34 @@ def test_perfetto_reads_what_we_wrote(result: mb.SimulationResult, trace: Path):
         sums = {row.name: row.ns for row in rows}
     for cause, nanoseconds in result.record.causes_ns.items():
         assert sums.get(cause, 0) == pytest.approx(nanoseconds, rel=1e-6), cause
+
+
+SPLIT = {**SCENARIO, "compute_split": {"prefill": 0.5, "decode": 0.5}}
+COLOCATED = {
+    **SCENARIO, "device": "h200_sxm", "kv_cache": {"gpu_memory_utilization": 0.4},
+    "colocated": {"model": "qwen3-8b", "kv_cache": {"gpu_memory_utilization": 0.4}, "workload": SCENARIO["workload"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "names"), [(SPLIT, ["prefill stream", "decode stream"]), (COLOCATED, ["replica 0"])]
+)
+def test_streams_and_models_beside_each_other_are_told_apart(
+    given: dict[str, Any], names: list[str], tmp_path: Path
+):
+    few = {**given, "workload": {**given["workload"], "requests": 60}}
+    result = mb.simulate(mb.Scenario.model_validate(few), keep_steps=True)
+    chrometrace.write_trace(result.record, tmp_path / "trace.json.gz")
+    found = read(tmp_path / "trace.json.gz")
+    events = found["traceEvents"]
+    processes = [e["args"]["name"].partition(" · ")[0] for e in events if e["name"] == "process_name"]
+    assert processes[: len(names)] == names
+    assert ("beside each other" in found["otherData"]["note"]) is ("compute_split" in given)
+    assert ("the first is drawn" in found["otherData"]["note"]) is ("colocated" in given)
+    for _, track in spans(events):
+        stack: list[int] = []
+        for start, end, _ in sorted(track, key=lambda span: (span[0], -span[1])):
+            while stack and stack[-1] <= start:
+                stack.pop()
+            assert not stack or end <= stack[-1]
+            stack.append(end)

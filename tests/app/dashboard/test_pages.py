@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,24 @@ def test_levers_stand_where_the_address_says(show: Show):
 def test_a_model_that_does_not_fit_is_one_line_that_says_what_would(show: Show):
     test = show("what-if", model="llama-3.1-70b", device="l4")
     assert "does not fit" in test.error[0].value
+
+
+def test_measured_points_are_drawn_beside_a_plan(show: Show):
+    test = show("capacity", gpus="h100_sxm")
+    test.button(key="search plan").click().run()
+    for _ in range(60):
+        if any(each.label.startswith("Measured") for each in test.expander):
+            break
+        time.sleep(1.0)
+        test.run()
+    header = b"run_id,gpu,model,engine,isl,osl,concurrency,ttft_ms,tpot_ms,tp_size\n"
+    for content, said in (
+        (b"a,h100_sxm,llama-3.1-8b,vllm,64,64,4,20,9,1\n", "1 measured points"),
+        (b"x\n", ""),
+    ):
+        test.file_uploader(key="measured").set_value([("p.csv", header + content, "text/csv")]).run()
+        assert not test.exception
+        assert (said in texts(test)) if said else len(test.error) == 1
 
 
 def test_intervals_stand_beside_figures_once_they_are_drawn(show: Show):
