@@ -105,14 +105,21 @@ TIERS = (
     "workload.sessions={groups: 50, system_prompt_tokens: 512, prompts_per_group: 1000}",
     "workload.input_tokens={kind: lognormal, p50: 450, sigma: 1.1, min: 16, max: 2784}",
 )
+DRAFTED = "speculative={method: eagle, num_speculative_tokens: 3, acceptance: 0.7}"
 BEHIND = "kv_cache.tiers=[{kind: dram, capacity: 200GiB}, {kind: nvme}]"
 
 
 def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
-    """Print what prefix caching costs on prompts of about the same length, and tiers behind it."""
+    """Print what prefix caching costs on prompts of about the same length, tiers behind it, and speculation beside."""
     plain = None
     print("load                us/request  timeouts/request  CPU against plain")
-    for name, more in (("plain", ()), ("shared prefixes", TIERS), ("and two tiers", (*TIERS, BEHIND))):
+    loads = {
+        "plain": (),
+        "shared prefixes": TIERS,
+        "and two tiers": (*TIERS, BEHIND),
+        "and speculation": (*TIERS, BEHIND, DRAFTED),
+    }
+    for name, more in loads.items():
         run = in_process(requests, [*more, *sets], repeats)
         plain = plain or run["timeouts"]
         print(
@@ -121,9 +128,6 @@ def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
             flush=True,
         )
     return 0
-
-
-DRAFTED = "speculative={method: eagle, num_speculative_tokens: 3, acceptance: 0.7}"
 
 
 def compare_speculation(sets: list[str], repeats: int, requests: int = 3000) -> int:
@@ -161,7 +165,7 @@ def main() -> int:
         "--longer", action="store_true", help="only compare with 10x the output tokens at equal load"
     )
     parser.add_argument(
-        "--tiers", action="store_true", help="only compare with prefix caching and KV tiers on"
+        "--tiers", action="store_true", help="only compare with prefix caching, KV tiers and speculation on"
     )
     parser.add_argument(
         "--speculation", action="store_true", help="only compare with speculative decoding, at three loads"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -45,6 +46,11 @@ def span_of(batch: Whole, context_sum: Whole, longest: Whole, key_block: int) ->
     Decode attention of a batch depends on its contexts through this and their sum alone.
     """
     return -(-longest // key_block) * MOST_BLOCKS + -(-context_sum // (batch * key_block))
+
+
+def stretches(spans: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Return where stretches of equal numbers begin and end."""
+    return pairwise([0, *(np.flatnonzero(np.diff(spans)) + 1).tolist(), len(spans)])
 
 
 @dataclass(slots=True)

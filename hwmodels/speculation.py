@@ -9,13 +9,12 @@ so everything here is unvalidated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .attentiontimes import span_of
+from .attentiontimes import span_of, stretches
 from .collectives import ALONE, Collectives
 from .drafting import Draft
 from .lowering import ParallelismLike
@@ -153,13 +152,18 @@ class SpeculativeStepModel:
         contexts : of a single step, where ``needs_contexts`` [tokens]
         """
         if self._key_block:
-            sums = (context_sums[0], context_sums[-1]) if n_decode > self._one_wave else (0, 0)
+            sums = context_sums if n_decode > self._one_wave else np.zeros_like(context_sums)
             first, last = (
-                span_of(n_decode, int(total), int(longest[at]), self._key_block)
-                for total, at in zip(sums, (0, -1), strict=True)
+                span_of(n_decode, int(sums[at]), int(longest[at]), self._key_block) for at in (0, -1)
             )
             if first == last:  # it never falls
                 return self._fused_run_ns(n_decode, first, context_sums)
+            spans = span_of(np.array(n_decode), sums, longest, self._key_block)
+            parts = [
+                self._fused_run_ns(n_decode, int(spans[start]), context_sums[start:end])
+                for start, end in stretches(spans)
+            ]
+            return np.concatenate(parts)
         rows = n_decode * self.queries
         seconds = self.verify.decode_seconds(n_decode, context_sums, longest, rows, contexts)
         if self.first is None or self.later is None:
@@ -191,18 +195,22 @@ class SpeculativeStepModel:
                 self.first.piece(batch, batch, span),
                 self.later.piece(batch, batch * self.width, span),
             )
-            constants = self._fused[batch, span] = tuple(
+            offset, q, constant, inverse_q, scale, fixed = (
                 np.array(column, dtype=np.float64)[:, None] for column in zip(*each, strict=True)
             )
+            times = NANO * np.array([[1.0], [1.0], [self.passes - 1.0]])
+            constants = offset, q, constant, inverse_q, scale * times, (fixed * times).sum() + 0.5
+            self._fused[batch, span] = constants
         offset, q, constant, inverse_q, scale, fixed = constants
         y = context_sums + offset
         np.power(y, q, y)
         np.add(y, constant, y)
         np.power(y, inverse_q, y)
         np.multiply(y, scale, y)
-        np.add(y, fixed, y)
-        seconds = y[0] + y[1] + (self.passes - 1) * y[2]
-        return (seconds * NANO + 0.5).astype(np.int64)
+        total = y[0] + y[1]
+        np.add(total, y[2], total)
+        np.add(total, fixed, total)
+        return total.astype(np.int64)
 
     def later_batch(
         self, n_decode: int, context_sum: int, longest: int, prefill: Sequence[tuple[int, int]]
@@ -231,9 +239,8 @@ class SpeculativeStepModel:
             return seconds
         if contexts is not None:
             contexts = [*contexts, *(new + cached for new, cached in prefill)]
-        rows = sequences * self.width
-        later = self.later.decode_seconds(sequences, np.array([total]), np.array([most]), rows, contexts)
-        return seconds + (self.passes - 1) * float(later[0])
+        later = self.later.decode_one(sequences, total, most, sequences * self.width, contexts)
+        return seconds + (self.passes - 1) * later
 
     def phases(
         self,
@@ -257,11 +264,11 @@ class SpeculativeStepModel:
         later = self.later.phases(sequences, total, most, [], rows, contexts)
         times = [*((phase, 1.0) for phase in first), *((phase, more) for phase in later)]
         drafts = (
-            replace(
-                phase,
-                name=f"draft_{phase.name}",
-                seconds=phase.seconds * factor,
-                demands={resource: demand * factor for resource, demand in phase.demands.items()},
+            Phase(
+                f"draft_{phase.name}",
+                phase.seconds * factor,
+                {resource: demand * factor for resource, demand in phase.demands.items()},
+                phase.seconds_on_share,
             )
             for phase, factor in times
             if phase.seconds * factor > 0.0

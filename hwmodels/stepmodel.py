@@ -8,15 +8,14 @@ run of one, so the two agree to the nanosecond however a run is cut.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .attentiontimes import AttentionKind, attention_kinds
+from .attentiontimes import AttentionKind, attention_kinds, stretches
 from .cascade import SharedPrefix
 from .collectives import ALONE, Collectives
 from .errors import MemboundError, unknown
@@ -28,7 +27,7 @@ from .spec import ModelSpec
 from .steptypes import Phase as Phase
 from .steptypes import StepDevice, StepEngine, as_phase, chip_of, demanded, phases_of
 from .timing.decodes_beside import Chunks
-from .timing.form import KERNEL_TIME_FIELDS, Demands, KernelTime
+from .timing.form import KERNEL_TIME_FIELDS, NO_DEMANDS, Demands, KernelTime
 from .timing.hop import Network
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokenphases import TokenPhases
@@ -217,7 +216,7 @@ class StepModel:
         out = np.empty(steps, dtype=np.int64)
         grown = np.arange(steps, dtype=np.int64)
         spans = kind.spans(n_decode, context_sum + n_decode * grown, longest + grown)
-        for start, end in _stretches(spans):
+        for start, end in stretches(spans):
             out[start:end] = self._piece(kind, n_decode, int(spans[start]), ramp[start:end], context_sum)
         return out
 
@@ -239,14 +238,14 @@ class StepModel:
             prefix = self.shared_prefix.time(np.array([float(n_decode)]), np.array([float(shared)]))
             return (*kernels, as_phase("shared prefix", prefix), host)
         m = padded(self._capture, n_decode * self.queries + sum(chunk[0] for chunk in prefill))
-        sequences = np.array([n_decode + len(prefill)])
+        sequences = n_decode + len(prefill)
         attention = self._attention_phases(n_decode, context_sum, longest, prefill, contexts)
         found = [*self._token_phases.at(m), *attention, *self._head_phases(sampled)]
         if self._state_seconds:
-            found.append(as_phase("state", self.state_time(sequences)))
+            found.append(as_phase("state", self.state_time(np.array([sequences]))))
         if selecting is not None and self.selection is not None:
             found.append(as_phase("selection", self.selection.time(*selecting)))
-        seconds = float(self.host_seconds(sequences)[0])
+        seconds = self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", seconds, {"host": seconds}))
 
     def _head_phases(self, sampled: int) -> tuple[Phase, ...]:
@@ -273,10 +272,11 @@ class StepModel:
         A fixed time that both would have is charged once, as in ``mixed_seconds``.
         """
         longest_chunk = max((chunk[0] for chunk in prefill), default=0)
-        total = Demands()
+        seconds = hbm = compute = 0.0
         kernels: list[Phase] = []
         for number, kind in enumerate(self.kinds):
-            chunks, decodes = kind.prefill.demands(prefill), Demands()
+            chunks, decodes = kind.prefill.demands(prefill), NO_DEMANDS
+            t0, factor, count = 0.0, 1.0, float(kind.count)
             if n_decode:
                 x, most = kind.visible(n_decode, context_sum, longest, contexts)
                 if longest_chunk > kind.one_call_above:
@@ -286,16 +286,18 @@ class StepModel:
                     )
                 else:
                     terms = kind.terms(n_decode, kind.span(n_decode, x, most))
-                    t0 = float(terms.t0)
-                    fixed = Demands(max(t0 - kind.prefill.params.t0, 0.0) if prefill else t0)
-                    decodes = fixed.then(terms.demands(float(x)), self._mixed_factor(longest_chunk))
-            count = float(kind.count)
+                    t0 = max(float(terms.t0) - kind.prefill.params.t0, 0.0) if prefill else float(terms.t0)
+                    decodes, factor = terms.demands(float(x)), self._mixed_factor(longest_chunk)
             if self.by_kernel:
-                kernels.append(demanded(f"prefill attention {number}", Demands().then(chunks, count)))
-                kernels.append(demanded(f"decode attention {number}", Demands().then(decodes, count)))
-            else:
-                total = total.then(chunks.then(decodes), count)
-        return kernels if self.by_kernel else [demanded("attention", total)]
+                own = Demands(t0 + factor * decodes.seconds, factor * decodes.hbm, factor * decodes.compute)
+                for name, kernel in (("prefill", chunks), ("decode", own)):
+                    sizes = (count * kernel.seconds, count * kernel.hbm, count * kernel.compute)
+                    kernels.append(demanded(f"{name} attention {number}", *sizes))
+                continue
+            seconds += count * (chunks.seconds + t0 + factor * decodes.seconds)
+            hbm += count * (chunks.hbm + factor * decodes.hbm)
+            compute += count * (chunks.compute + factor * decodes.compute)
+        return kernels if self.by_kernel else [demanded("attention", seconds, hbm, compute)]
 
     def padded(self, m: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what each token count is padded to: the next capture size; itself above the largest."""
@@ -405,7 +407,7 @@ class StepModel:
     ) -> None:
         """Add one kind of decode attention to the time of steps that see so many keys [s]."""
         x, spans = sums.astype(np.float64), kind.spans(batch, sums, longest)
-        for start, end in _stretches(spans):
+        for start, end in stretches(spans):
             terms = kind.terms(batch, int(spans[start]))
             seconds[start:end] += kind.count * (terms.body(x[start:end]) + (terms.t0 + terms.extra))
 
@@ -429,7 +431,7 @@ class StepModel:
             spans = self.kinds[0].spans(n_decode, context_sums, longest)
             pieces = [
                 self._one_piece(n_decode, sampled, int(spans[start]), context_sums[start:end])
-                for start, end in _stretches(spans)
+                for start, end in stretches(spans)
             ]
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         alone = self._alone(n_decode, sampled)
@@ -445,6 +447,17 @@ class StepModel:
                     seconds[step : step + 1], kind, n_decode, np.array([seen]), np.array([most])
                 )
         return seconds
+
+    def decode_one(
+        self, n_decode: int, context_sum: int, longest: int, sampled: int, contexts: Sequence[int] | None
+    ) -> float:
+        """Return ``decode_seconds`` of a single step that is part of no run, in plain numbers [s]."""
+        seconds = self._alone(n_decode, sampled)
+        for kind in self.kinds:
+            x, most = kind.visible(n_decode, context_sum, longest, contexts)
+            terms = kind.terms(n_decode, kind.span(n_decode, x, most))
+            seconds += kind.count * (terms.body(float(x)) + terms.t0 + terms.extra)
+        return float(seconds)
 
     def _one_piece(
         self, batch: int, sampled: int, span: int, context_sums: NDArray[np.int64]
@@ -560,11 +573,6 @@ class StepModel:
         if found is None or len(found) < steps:
             found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
         return found[:steps]
-
-
-def _stretches(spans: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Return where stretches of equal numbers begin and end."""
-    return pairwise([0, *(np.flatnonzero(np.diff(spans)) + 1).tolist(), len(spans)])
 
 
 def _neighbours(rows: int) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from .timing.form import KERNEL_TIME_FIELDS, Chip, Demands, KernelTime, LaneLike, Value
+from .timing.form import KERNEL_TIME_FIELDS, Chip, KernelTime, LaneLike, Value
 
 
 class StepDevice(Protocol):
@@ -116,11 +116,14 @@ def as_phase(name: str, time: KernelTime) -> Phase:
     return Phase(name, seconds, {resource: demand for resource, demand in demands.items() if demand > 0.0})
 
 
-def demanded(name: str, kernels: Demands) -> Phase:
-    """Return kernels as one phase, as ``as_phase`` does."""
-    seconds = kernels.seconds
-    demands = {"hbm": min(kernels.hbm, seconds), "compute": min(kernels.compute, seconds)}
-    return Phase(name, seconds, {resource: demand for resource, demand in demands.items() if demand > 0.0})
+def demanded(name: str, seconds: float, hbm: float, compute: float) -> Phase:
+    """Return kernels as one phase, as ``as_phase`` does; all [s]."""
+    demands: dict[str, float] = {}
+    if hbm > 0.0:
+        demands["hbm"] = min(hbm, seconds)
+    if compute > 0.0:
+        demands["compute"] = min(compute, seconds)
+    return Phase(name, seconds, demands)
 
 
 def _total(value: Value) -> float:

@@ -139,13 +139,8 @@ class Demands(NamedTuple):
     hbm: float = 0.0
     compute: float = 0.0
 
-    def then(self, other: Demands, factor: float = 1.0) -> Demands:
-        """Return the demands of this kernel and, after it, of ``factor`` others."""
-        return Demands(
-            self.seconds + factor * other.seconds,
-            self.hbm + factor * other.hbm,
-            self.compute + factor * other.compute,
-        )
+
+NO_DEMANDS: Final = Demands()
 
 
 def either(first: NDArray[np.bool_], one: KernelTime, other: KernelTime) -> KernelTime:

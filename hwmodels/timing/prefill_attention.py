@@ -18,7 +18,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .form import MICRO, Array, Chip, Demands, KernelTime, LaneLike, Value, pn, power_shares, soft_waves
+from .form import (
+    MICRO,
+    NO_DEMANDS,
+    Array,
+    Chip,
+    Demands,
+    KernelTime,
+    LaneLike,
+    Value,
+    pn,
+    power_shares,
+    soft_waves,
+)
 
 _TILE = 128
 _KEYS = 128.0
@@ -213,7 +225,7 @@ class PrefillForm:
     def demands(self, chunks: Iterable[tuple[int, int]]) -> Demands:
         """Return one kernel's time, ``t0`` included, and what it takes of HBM and units; nothing for none [s]."""
         kernel, copies, moved, held = self._one(chunks)
-        return Demands(self.params.t0 + copies + kernel, moved, kernel * held) if held else Demands()
+        return Demands(self.params.t0 + copies + kernel, moved, kernel * held) if held else NO_DEMANDS
 
     def _one(self, chunks: Iterable[tuple[int, int]]) -> tuple[float, float, float, float]:
         """Return a kernel's time [s], that of its copies [s], of its bytes from HBM [s], and the share of units held.

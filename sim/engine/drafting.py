@@ -232,7 +232,7 @@ class SpeculativeCohort(DecodeCohort):
         at = self.tick - self._first
         if steps == 1:
             return int(self._sums[column, at]) if self.count else 0
-        return int(self._sums[column, at : at + steps].sum()) if self.count else 0
+        return int(np.add.reduce(self._sums[column, at : at + steps])) if self.count else 0
 
     def _longest_from(self, at: int, steps: int) -> Int64Array:
         if not self._most_known:

@@ -189,14 +189,13 @@ class Mover:
             parts = [queue[0] for queue in queues.values()]
             if position < len(steps):
                 parts.append(steps[position])
-            rates = _rates(parts)
-            span = min((part.left / rate for part, rate in zip(parts, rates, strict=True)), default=0.0)
-            span = min(span, until - at)
+            span = _advance(parts, until - at)
             at += span
-            for part, rate in zip(parts, rates, strict=True):
-                part.left -= rate * span
             if position < len(steps) and steps[position].left <= _DONE_NS:
                 position, step_end = position + 1, at
+                parts.pop()
+            if all(part.left > _DONE_NS for part in parts):
+                continue
             for channel in [name for name, queue in queues.items() if queue[0].left <= _DONE_NS]:
                 done = queues[channel].popleft()
                 if done in left:
@@ -207,12 +206,22 @@ class Mover:
         return step_end, arrived, at
 
 
-def _rates(parts: Sequence[_Part]) -> list[float]:
-    """Return the rate of each part; full speed for all where no resource is short."""
+def _advance(parts: Sequence[_Part], until: float) -> float:
+    """Let all go on until the first ends, or ``until``; return for how long [ns]. At full speed if nothing is short."""
     totals: dict[str, float] = {}
     for part in parts:
         for name, load in part.loads.items():
             totals[name] = totals.get(name, 0.0) + load
-    if all(total <= _ROOM * _CAPACITIES[name] for name, total in totals.items()):
-        return [1.0] * len(parts)
-    return fair_rates([part.loads for part in parts], _CAPACITIES)
+    span = until
+    if max(totals.values(), default=0.0) <= _ROOM:
+        for part in parts:
+            if part.left < span:
+                span = part.left
+        for part in parts:
+            part.left -= span
+        return span
+    rates = fair_rates([part.loads for part in parts], _CAPACITIES)
+    span = min(min(part.left / rate for part, rate in zip(parts, rates, strict=True)), until)
+    for part, rate in zip(parts, rates, strict=True):
+        part.left -= rate * span
+    return span
