@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.account import STEP_CAUSES, StepAccount, StepColumns, account
+from membound.hwmodels.device import load_device
+from membound.hwmodels.engine import load_engine
 from membound.hwmodels.kernelcall import OpCost, StepBatch, lower_step
+from membound.hwmodels.model import load_model
 from membound.hwmodels.stepmodel import StepModel
 
 from .physics import ALL, QWEN3_14B, Device, Engine
 
 MODELS = {name: StepModel(Device(), Engine(), spec) for name, spec in ALL.items()}
+MODELS["one call"] = StepModel(
+    load_device("rtx_4090"), load_engine("vllm-0.19"), load_model("llama-3.1-8b")
+)  # decodes and chunks in one call of attention
 Row = tuple[list[int], list[tuple[int, int]], int]
 
 CONTEXTS = st.lists(st.integers(1, 5000), max_size=20)
@@ -96,7 +102,7 @@ def test_a_run_is_accounted_as_its_steps_one_by_one(name: str, rows: list[Row]) 
     assert same(account(step, columns(step, rows)), account(step, columns(step, one_by_one(rows))))
 
 
-@pytest.mark.parametrize("name", ["dense", "windows", "experts"])
+@pytest.mark.parametrize("name", ["dense", "windows", "experts", "one call"])
 @settings(deadline=None, max_examples=40)
 @given(rows=ROWS)
 def test_a_step_is_accounted_the_same_in_any_company(name: str, rows: list[Row]) -> None:
@@ -154,3 +160,16 @@ def test_padding_does_work_that_is_not_counted() -> None:
     found = account(step, columns(step, [([100] * 17, [], 1), ([100] * 24, [], 1)]))
     assert found.flop["bf16"][0] < found.flop["bf16"][1]
     assert found.tensor_active_s[0] > found.useful_flop_seconds[0]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    contexts=CONTEXTS.filter(bool), chunks=CHUNKS.filter(bool), name=st.sampled_from(["dense", "one call"])
+)
+def test_kernels_of_a_step_with_chunks_are_busy_for_all_of_it_but_the_host(
+    contexts: list[int], chunks: list[tuple[int, int]], name: str
+) -> None:
+    step = MODELS[name]
+    cols = columns(step, [(contexts, chunks, 1)])
+    host_s = float(step.host_seconds(np.array([len(contexts) + len(chunks)]))[0])
+    assert account(step, cols).kernel_busy_s[0] + host_s == pytest.approx(cols.duration_ns[0] / 1e9, rel=1e-6)
