@@ -68,7 +68,8 @@ docs: $(DEV)  ## the pages of docs/ as a site in build/docs, which needs no netw
 accuracy: $(DEV)  ## errors and bars of the benchmarks into docs/accuracy-figures; takes ../shared/measured and a quarter of an hour
 	mkdir -p docs/accuracy-figures
 	for what in kernel_accuracy serving_accuracy kv_blocks; do \
-		$(BIN)/python benchmarks/$$what.py > docs/accuracy-figures/$$what.txt || failed=1; done; exit $${failed:-0}
+		test $$what = kv_blocks && jobs= || jobs="--jobs -1"; \
+		$(BIN)/python benchmarks/$$what.py $$jobs > docs/accuracy-figures/$$what.txt || failed=1; done; exit $${failed:-0}
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

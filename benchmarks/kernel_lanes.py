@@ -25,7 +25,8 @@ from membound.calibrate.fit.base import errors
 from membound.calibrate.fit.gemm import predict_gemm_us
 from membound.calibrate.fit.moe import common_shapes, models_of, moe_regimes
 from membound.calibrate.fitting import fit_table, with_fits
-from membound.calibrate.publicexperts import models_left_out, spread_by_regime
+from membound.calibrate.localspread import spread_by_regime
+from membound.calibrate.publicexperts import models_left_out
 from membound.calibrate.publiclanes import DEVICES, SCORED_ROWS, PublicLane
 from membound.calibrate.run import CalibrationRun
 from membound.calibrate.screen import screen
@@ -197,6 +198,6 @@ def _as_published(held: KernelTable, found: Predictive, family: str) -> Predicti
     ratio, sd = found.time / held.latency_us, np.empty(len(held))
     for model in np.unique(models):
         own = models == model
-        spread = spread_by_regime(held.where(~own), ratio[~own])
+        spread = spread_by_regime(np.log(ratio[~own]), regimes[~own])
         sd[own] = [spread.get(str(regime), max(spread.values())) for regime in regimes[own]]
     return replace(found, sd=sd * (1.0 + beyond_per_log(family) * found.distance))

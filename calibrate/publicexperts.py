@@ -24,7 +24,7 @@ from ..hwmodels.spreads import residual_spread
 from .accuracy import lane_predicted, left_out
 from .fit.base import Array, FitResult, errors
 from .fit.moe import models_of, moe_regimes
-from .localspread import spread_90
+from .localspread import spread_by_regime
 from .publiclanes import (
     DEVICES,
     FOLD_ROWS,
@@ -68,7 +68,11 @@ def published_fit(lane: PublicLane, folder: Path) -> FitResult:
         return replace(fit, residual_sd={"all": residual_spread("moe", "prior").memory}, notes=notes)
     held, found = models_left_out(lane, table)
     ratio = found.time / held.latency_us
-    return replace(fit, residual_sd=spread_by_regime(held, ratio), notes=(*notes, left_out_line(ratio)))
+    return replace(
+        fit,
+        residual_sd=spread_by_regime(np.log(ratio), moe_regimes(held)),
+        notes=(*notes, left_out_line(ratio)),
+    )
 
 
 def _of_the_split(lane: PublicLane, table: KernelTable) -> FitResult:
@@ -95,12 +99,6 @@ def models_left_out(
         return lane_predicted(lane, lane.fit(seen, rows=rows, evaluations=FOLD_EVALUATIONS), out)
 
     return left_out(table, models_of(table), fold, scored)
-
-
-def spread_by_regime(rows: KernelTable, ratio: Array) -> dict[str, float]:
-    """Return the spread of log(predicted/measured) by regime, over all models left out [-]."""
-    regimes, log_ratio = moe_regimes(rows), np.log(ratio)
-    return {str(name): spread_90(log_ratio[regimes == name]) for name in np.unique(regimes)}
 
 
 def left_out_line(ratio: Array) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...hwmodels.lanes import LatencyTable
 from ...hwmodels.timing.allreduce import AllReduceParams, allreduce_seconds
 from ...hwmodels.timing.form import Chip, LaneLike
-from ..localspread import spread_90
+from ..localspread import spread_by_regime
 from ..table import KernelTable, concat
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
 from .gemm import Values
@@ -74,8 +74,7 @@ def fit_allreduce_least_squares(
         **options,
     )
     rows, ratio = leave_one_size_out(table, chip, found.params)
-    regimes, off = allreduce_regimes(rows), np.log(ratio)
-    spread = {str(name): spread_90(off[regimes == name]) for name in np.unique(regimes)}
+    spread = spread_by_regime(np.log(ratio), allreduce_regimes(rows))
     return replace(found, table=latency_table(table), residual_sd=spread)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...hwmodels.lanes import LatencyTable
 from ...hwmodels.notebook import html, html_table
 from ..errors import CalibrationError
-from ..localspread import local_spread, spread_90, terms_of
+from ..localspread import local_spread, spread_by_regime, terms_of
 from .descent import Array as Array
 from .descent import Model as Model
 from .descent import Parameter as Parameter
@@ -277,7 +277,7 @@ def robust_fit(
     unseen, doubt = ratio, 0.0 * ratio
     if alike:
         unseen, doubt = problem.unseen(x, sd, steps[-1], covariance, alike)
-    spread = {str(name): spread_90(unseen[names == name]) for name in np.unique(names)}
+    spread = spread_by_regime(unseen, names)
     values = _fitted(params, varied, x, covariance)
     local: dict[str, float] = {}
     if axes is not None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from membound.calibrate.fit.base import FitResult
 from membound.calibrate.fit.moe import expert_rows, models_of, moe_regimes
-from membound.calibrate.localspread import spread_90
+from membound.calibrate.localspread import spread_90, spread_by_regime
 from membound.calibrate.predict import expert_family, expert_lanes, software_of
-from membound.calibrate.publicexperts import models_left_out, spread_by_regime, standing_in
+from membound.calibrate.publicexperts import models_left_out, standing_in
 from membound.calibrate.publiclanes import (
     DEVICES,
     EXPERT_LANES,
@@ -147,7 +147,7 @@ def test_the_stated_spread_holds_nine_tenths_of_what_a_model_left_out_strays() -
     data = KernelTable.of({**data.columns, "latency_us": data.latency_us * slower})
     held, found = models_left_out(SYNTHETIC, data, rows=150, scored=60)
     assert set(models_of(held)) == set(models_of(data))
-    spread = spread_by_regime(held, found.time / held.latency_us)
+    spread = spread_by_regime(np.log(found.time / held.latency_us), moe_regimes(held))
     seen = data.where(data["hidden"] != 6144)
     noise = spread_90(np.log(expert_rows(seen).predict_us(H100, TRUTH) / seen.latency_us))
     assert set(spread) == {"tokens<=16", "16<tokens<=512", "tokens>512"}
