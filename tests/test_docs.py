@@ -191,7 +191,7 @@ def test_the_documentation_names_all_policies_and_kinds_that_are_there():
 
 EXPLAINED_ELSEWHERE = {"scenario", "interval", "lanes", "draws", "rejected_by_reason"}
 RUNS_WITH_ALL_SECTIONS = {
-    "windows and classes": ("demo-chat", "simulation.window=1s", "slo.classes={a: {ttft_s: 1}, default: {tpot_s: 1}}"),
+    "windows and classes": ("demo-chat", "simulation.window=1s", "slo.classes={default: {ttft_s: 1, tpot_s: 1}}"),
     "speculation": ("demo-chat", "speculative={method: eagle, num_speculative_tokens: 2, acceptance: 0.7}"),
     "replicas": ("cluster",),
     "pools": ("disaggregated",),
