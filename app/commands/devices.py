@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..console import emit
-from ..flags import complete_devices
+from ..console import emit, say
+from ..flags import UsageError, complete_devices
 from ..options import Debug, Form, Format
 
 
@@ -21,6 +22,15 @@ def devices(
     parameters: Annotated[
         bool, typer.Option("--parameters", help="With NAME: also every fitted number of its kernels.")
     ] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            show_default=False,
+            help="With NAME: write its datasheet as a device file to change, which borrows its kernels.",
+        ),
+    ] = None,
     form: Format = Form.table,
     debug: Debug = False,
 ) -> None:
@@ -31,6 +41,14 @@ def devices(
     from ...hwmodels.device import list_devices, load_device
     from ..render_devices import render_device, render_devices
 
+    if to is not None:
+        if name is None:
+            raise UsageError("--to needs the device to start from: membound devices h100_sxm --to mine.yaml")
+        from ..deviceskeleton import write_skeleton
+
+        write_skeleton(name, to)
+        say(f"wrote {to}; change its figures, then: membound simulate SCENARIO --device {to}")
+        return
     if name is None:
         emit(render_devices([load_device(each) for each in list_devices()], form.value))
     else:

@@ -18,6 +18,7 @@ from .assign import assign
 from .errors import Where, one_line
 from .schema import Scenario, leaf, move_paths
 
+TRACES = (".csv", ".jsonl", ".gz", ".parquet")
 _DRAWN = ("arrivals", "input_tokens", "output_tokens", "requests", "duration_s")
 
 
@@ -174,7 +175,10 @@ def _read_yaml(text: str, file: str, what: str, keys: str) -> dict[str, Any]:
     if data is None:
         raise ScenarioError(f"{file}: empty {what}; needs {keys}")
     if not isinstance(data, dict):
-        raise ScenarioError(f"{file}: a {what} is a section of keys ({keys}), not {type(data).__name__}")
+        trace = f"; a trace is given beside one: --trace {file}" if file.endswith(TRACES) else ""
+        raise ScenarioError(
+            f"{file}: a {what} is a section of keys ({keys}), not {type(data).__name__}{trace}"
+        )
     return cast("dict[str, Any]", data)
 
 

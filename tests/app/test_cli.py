@@ -449,3 +449,23 @@ def test_emit_writes_as_it_is(capsys):
     assert capsys.readouterr().out == "a\nb"
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("membound ")
+
+
+def test_a_device_file_to_start_from_borrows_kernels_and_says_so(membound, small, tmp_path):
+    assert membound("devices", "h100", "--to", "mine.yaml").code == 0
+    mine, card = (json.loads(membound("size", "--device", name, "--model", "llama-3.1-8b", "--format", "json").out)
+                  for name in ("mine.yaml", "h100_sxm"))  # fmt: skip
+    assert mine["memory"] == card["memory"]
+    summary = json.loads(membound("simulate", small, "--device", "mine.yaml", "--format", "json").out)
+    assert summary["confidence"]["level"].startswith("transferred")
+    again = membound("devices", "h100", "--to", "mine.yaml")
+    assert (again.code, again.err) == (2, "error: 'mine.yaml' is there already; name another file\n")
+    assert membound("devices", "l4", "--to", "l4mine.yaml").code == 0
+    assert "transfer_from: l40s" in (tmp_path / "l4mine.yaml").read_text()
+    assert membound("devices", "--to", "x.yaml").code == 2
+
+
+def test_a_trace_in_a_scenarios_place_is_told_where_it_belongs(membound, trace):
+    ran = membound("simulate", trace("0,10,10"))
+    assert ran.code == 2
+    assert ran.err.endswith(f"--trace {trace('0,10,10')}\n")
