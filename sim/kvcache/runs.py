@@ -78,6 +78,8 @@ class RunIndex(Generic[AnyRun]):
             run = by_first.get(keys[at])
             if run is None:
                 at += 1
+                if by_first.keys().isdisjoint(keys[at:stop]):  # as a rule nothing is held behind a gap
+                    break
                 continue
             begun = max(at, start)
             at = run.alike(keys, stop)

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from ..kvcache.runs import Run, RunIndex
 from .base import ClusterView, Router, least
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..engine.request import Request
+
+
+class _Sent(Run):
+    """Blocks of a prompt that were sent to ``home`` together and nowhere since; the first of them is the oldest."""
+
+    __slots__ = ("home",)
+
+    def __init__(self, keys: Sequence[int], home: int) -> None:
+        super().__init__(keys, 0, len(keys))
+        self.home = home
 
 
 class PrefixAffinity(Router):
@@ -41,7 +54,9 @@ class PrefixAffinity(Router):
         self.balance_rel_threshold = balance_rel_threshold
         self.max_tree_size = max_tree_size
         self._last = -1
-        self._seen: OrderedDict[int, int] = OrderedDict()
+        self._seen = RunIndex[_Sent]()
+        self._oldest_first: OrderedDict[_Sent, None] = OrderedDict()
+        self._remembered = 0
 
     def route(self, request: Request, view: ClusterView) -> int:
         chosen = None if self._unbalanced(view) else self._match(request, view)
@@ -51,29 +66,45 @@ class PrefixAffinity(Router):
         return chosen
 
     def gone(self, replica: int) -> None:
-        self._seen = OrderedDict((key, home) for key, home in self._seen.items() if home != replica)
+        for run in [run for run in self._oldest_first if run.home == replica]:
+            self._forget(run, len(run))
 
     def _unbalanced(self, view: ClusterView) -> bool:
-        loads = [view.outstanding[each] for each in view.ready]
+        loads = list(map(view.outstanding.__getitem__, view.ready))
         most, fewest = max(loads), min(loads)
         return most - fewest > self.balance_abs_threshold and most > self.balance_rel_threshold * fewest
 
     def _match(self, request: Request, view: ClusterView) -> int | None:
         """Return the replica that was last sent the longest seen prefix, if it is long enough and ready."""
-        keys, matched, home = request.block_hashes, 0, None
-        for key in keys:
-            found = self._seen.get(key)
-            if found is None:
-                break
-            matched, home = matched + 1, found
-        if home is None or matched < self.cache_threshold * len(keys) or home not in view.ready:
+        keys = request.block_hashes
+        found = self._seen.leading(keys, len(keys))
+        if not found:
             return None
-        return home
+        run, matched = found[-1]
+        if matched < self.cache_threshold * len(keys) or run.home not in view.ready:
+            return None
+        return run.home
 
     def _remember(self, request: Request, replica: int) -> None:
-        seen = self._seen
-        for key in request.block_hashes:
-            seen[key] = replica
-            seen.move_to_end(key)
-        while len(seen) > self.max_tree_size:
-            seen.popitem(last=False)
+        keys = request.block_hashes
+        if not keys:
+            return
+        for run, first, end in self._seen.within(keys, 0, len(keys)):
+            self._forget(run, end - first)
+        sent = _Sent(keys, replica)
+        self._seen.by_first[sent.first] = sent
+        self._oldest_first[sent] = None
+        self._remembered += len(sent)
+        while (beyond := self._remembered - self.max_tree_size) > 0:
+            oldest = next(iter(self._oldest_first))
+            self._forget(oldest, min(beyond, len(oldest)))
+
+    def _forget(self, run: _Sent, count: int) -> None:
+        """Forget the first blocks of a run."""
+        del self._seen.by_first[run.first]
+        self._remembered -= count
+        run.start += count
+        if len(run):
+            self._seen.by_first[run.first] = run
+        else:
+            del self._oldest_first[run]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -105,14 +106,58 @@ def test_a_seen_prefix_draws_its_like_until_the_load_is_uneven():
     even = View([0, 0, 0], [0, 1, 2])
     home = router.route(request(0, (1, 2, 3)), even)
     assert router.route(request(1, (1, 2, 9)), even) == home
-    assert router.route(request(2, (1, 8, 9)), even) != home, "a third is below the threshold"
+    assert router.route(request(2, (1, 8, 19)), even) != home, "a third is below the threshold"
     crowded = View([0, 0, 0], [0, 1, 2])
     crowded.outstanding[home] = 4
     assert router.route(request(3, (1, 2, 3)), crowded) != home
 
 
-def test_what_is_remembered_is_bounded():
-    router = make("prefix_affinity", max_tree_size=4)
-    for at in range(10):
-        router.route(request(at, (3 * at, 3 * at + 1, 3 * at + 2)), View([0, 0], [0, 1]))
-    assert len(router._seen) == 4
+def chained(prompt: list[int]) -> tuple[int, ...]:
+    """Return keys of which each stands for all of the prompt up to it."""
+    keys = [1]
+    for content in prompt:
+        keys.append(keys[-1] * 3 + content)
+    return tuple(keys[1:])
+
+
+class KeyByKey:
+    """What prefix affinity remembers, said key by key: who was sent each last, in the order of that."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.seen: OrderedDict[int, int] = OrderedDict()
+
+    def home(self, keys: tuple[int, ...]) -> int | None:
+        known = list(takewhile(self.seen.__contains__, keys))
+        return self.seen[known[-1]] if known and 2 * len(known) >= len(keys) else None
+
+    def send(self, keys: tuple[int, ...], replica: int) -> None:
+        for key in keys:
+            self.seen[key] = replica
+            self.seen.move_to_end(key)
+        while len(self.seen) > self.most:
+            self.seen.popitem(last=False)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), max_size=7).map(chained), max_size=30),
+    st.integers(1, 12),
+    st.integers(0, 29),
+)
+def test_prefixes_are_remembered_as_if_key_by_key(
+    prompts: list[tuple[int, ...]], most: int, failing: int
+) -> None:
+    router, plain = make("prefix_affinity", max_tree_size=most, balance_abs_threshold=999), KeyByKey(most)
+    view = View([0, 0, 0], [0, 1, 2])
+    for at, keys in enumerate(prompts):
+        home = plain.home(keys)
+        chosen = router.route(request(at, keys), view)
+        assert home is None or chosen == home
+        view.outstanding[chosen] += 1
+        plain.send(keys, chosen)
+        if at == failing:
+            router.gone(chosen)
+            plain.seen = OrderedDict((key, home) for key, home in plain.seen.items() if home != chosen)
+    for keys in prompts:
+        known = router._match(request(99, keys), view)
+        assert known == plain.home(keys)
