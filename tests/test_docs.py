@@ -195,6 +195,7 @@ RUNS_WITH_ALL_SECTIONS = {
     "speculation": ("demo-chat", "speculative={method: eagle, num_speculative_tokens: 2, acceptance: 0.7}"),
     "replicas": ("cluster",),
     "pools": ("disaggregated",),
+    "replicas that come and go": ("autoscaled",),
     "a second model": ("two-models", "colocated.workload.requests=5"),
     "split units": ("compute-split",),
     "tiers and swap": ("levers-kv/6-dram-tier", "scheduler.preemption_mode=swap"),

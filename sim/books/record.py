@@ -43,6 +43,7 @@ class Setup:
     ----------
     gpus_per_replica, replicas : GPUs of one engine (0 where they differ), and how many engines served side by side
     all_gpus : GPUs in all, where that is not their product
+    mean_gpus : how many there were on average, where replicas came and went
     hbm_bandwidth : datasheet bandwidth of one GPU; None where they differ [B/s]
     power : what one GPU draws; None where its power limit is not known; of several kinds the least known
     usd_per_gpu_hour : price of one GPU, the mean over them [USD/h]
@@ -56,6 +57,7 @@ class Setup:
     gpus_per_replica: int = 1
     replicas: int = 1
     all_gpus: int | None = None
+    mean_gpus: float | None = None
     hbm_bandwidth: float | None = None
     power: PowerModel | None = None
     usd_per_gpu_hour: float | None = None
@@ -64,6 +66,11 @@ class Setup:
     max_num_seqs: int | None = None
     slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
     slo_attainment: float | None = None
+
+    @property
+    def paid_gpus(self) -> float:
+        """GPUs that were there, on average."""
+        return self.gpus if self.mean_gpus is None else self.mean_gpus
 
     @property
     def gpus(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -37,6 +38,10 @@ FAILING = (
     "cluster.failures: an unvalidated lever; steps under way end with effect, then requests are routed again and their "
     "KV is computed again; time down counts as idle, and no time by cause is kept of single requests, which move"
 )
+SCALED = (
+    "cluster.autoscale: an unvalidated lever, held against no autoscaler; a replica is paid for from the decision to "
+    "start it until it has ended, which counts as its wall time, and starts with an empty prefix cache"
+)
 SPLIT = (
     "cluster.pools: an unvalidated lever, no server with prefill and decode replicas was measured; KV is sent over a "
     "link of each replica, one request at a time, at its datasheet's rate, and slows no step; no time by cause is kept "
@@ -69,10 +74,14 @@ def make_record(
     requests |= {} if cluster is None else cluster.columns(requests["index"])
     start = int(requests["arrival_ns"].min())
     end = max(int(requests["last_token_ns"].max()), start)
-    wall, busy = (end - start) * len(replicas), sum(recorder.busy_ns for recorder in recorders)
+    alive = [
+        end - start if cluster is None else cluster.alive_ns(number, start, end)
+        for number in range(len(replicas))
+    ]
+    wall, busy = sum(alive), sum(recorder.busy_ns for recorder in recorders)
     pools = [
-        kv_sums(replica.allocator, replica.recorder, own, replica.kind.pool.num_gpu_blocks, end - start)
-        for replica, own in zip(replicas, served, strict=True)
+        kv_sums(replica.allocator, replica.recorder, own, replica.kind.pool.num_gpu_blocks, lived)
+        for replica, own, lived in zip(replicas, served, alive, strict=True)
     ]
     causes = dict.fromkeys(CAUSES, 0) | _summed(replica.accountant.causes_ns for replica in replicas)
     causes["idle"] = wall - busy
@@ -107,16 +116,27 @@ def make_record(
         ),
         warnings=_warnings(resolved, replicas, end - start),
         scenario=resolved.scenario,
-        setup=setup_of(resolved, [replica.kind.resolved for replica in replicas]),
+        setup=replace(
+            setup_of(resolved, [replica.kind.resolved for replica in replicas]),
+            mean_gpus=_mean_gpus(replicas, alive, end - start),
+        ),
         replicas=None
         if len(replicas) == 1 and outages is None
         else [
-            _figures_of(*each, end - start) | _outages_of(outages, number, start, end)
-            for number, each in enumerate(zip(replicas, served, pools, strict=True))
+            _figures_of(*each) | _outages_of(outages, number, start, end)
+            for number, each in enumerate(zip(replicas, served, pools, alive, strict=True))
+            if each[-1] or end == start
         ],
         requeued=None if outages is None else sum(outages.requeued),
         beside={} if cluster is None else cluster.figures(served, start, end),
     )
+
+
+def _mean_gpus(replicas: Sequence[Replica], alive_ns: Sequence[int], span: int) -> float | None:
+    """Return how many GPUs there were on average, None where all were there all the time."""
+    if min(alive_ns) == span:
+        return None
+    return sum(replica.kind.gpus * lived for replica, lived in zip(replicas, alive_ns, strict=True)) / span
 
 
 def merged_requests(
@@ -252,6 +272,7 @@ def _warnings(resolved: ResolvedScenario, replicas: Sequence[Replica], wall_ns: 
     """Return what a reader should know, each said once however many replicas it holds for."""
     said = [*resolved.warnings, *([UNVALIDATED] if resolved.scenario.cluster.total > 1 else [])]
     said += [FAILING] if resolved.scenario.cluster.failures else []
+    said += [SCALED] if resolved.scenario.cluster.autoscale else []
     said += [SPLIT] if resolved.scenario.cluster.pools else []
     for replica in replicas:
         own = replica.kind.resolved

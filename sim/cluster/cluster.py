@@ -15,6 +15,7 @@ from .failures import outages_of
 from .fleet import Fleet
 from .pools import SplitFleet
 from .replica import Replica, ReplicaKind
+from .scaling import ElasticFleet, scaler_of
 
 if TYPE_CHECKING:
     from ...hwmodels.steptypes import StepDevice
@@ -40,6 +41,7 @@ class Cluster:
     ----------
     replicas : kind by kind
     outages : when they fail; None: never
+    scaler : how many there are; None: always all
     handovers : KV between prefill and decode replicas; None where both are done by the same
     """
 
@@ -60,11 +62,14 @@ class Cluster:
             self.kinds.append(kind)
             # Each data-parallel copy composes its own steps: an engine with KV memory of its own, behind the router.
             engines = group.count * group.resolved.scenario.parallelism.data_parallel_size
+            if asked.autoscale is not None:
+                engines = asked.autoscale.max
             self.replicas += [Replica(kind, keep_steps=keep_steps, moves=moves) for _ in range(engines)]
         self.gate = None if asked.admission is None else Gate(asked.admission)
         self.outages = asked.failures and outages_of(
             asked.failures, resolved.scenario.simulation.seed, self.replicas
         )
+        self.scaler = asked.autoscale and scaler_of(resolved, asked.autoscale, self.replicas)
         self.handovers = asked.pools and handover.handovers_of(
             resolved.scenario, self.kinds[0], self.kinds[1]
         )
@@ -72,11 +77,15 @@ class Cluster:
     @property
     def routed(self) -> bool:
         """Whether requests go through a router."""
-        return len(self.replicas) > 1 or self.gate is not None or self.outages is not None
+        there = (self.gate, self.outages, self.scaler)
+        return len(self.replicas) > 1 or any(each is not None for each in there)
 
     def fleet(self, env: Clock, on_finish: Callable[[Request], None]) -> Fleet:
         """Put the replicas behind a router each, or one for both pools."""
         others: dict[str, Any] = {"gate": self.gate, "outages": self.outages}
+        if self.scaler is not None:
+            router = make_router(self.resolved)
+            return ElasticFleet(env, self.replicas, router, on_finish, self.scaler, **others)
         if self.handovers is None:
             return Fleet(env, self.replicas, make_router(self.resolved), on_finish, **others)
         prefill, decode = (make_router(self.resolved, phase) for phase in PHASES)
@@ -86,6 +95,10 @@ class Cluster:
 
     def _count(self, kind: int) -> int:
         return sum(replica.kind is self.kinds[kind] for replica in self.replicas)
+
+    def alive_ns(self, replica: int, start_ns: int, end_ns: int) -> int:
+        """Return for how long a replica was there within a span, starting and ending included [ns]."""
+        return end_ns - start_ns if self.scaler is None else self.scaler.alive_ns(replica, start_ns, end_ns)
 
     def columns(self, indices: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
         """Return what is known of each request's way, beside where it ended; -1 where it took none."""
@@ -102,6 +115,9 @@ class Cluster:
 
     def figures(self, served: Sequence[Mapping[str, Any]], start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return what the summary says of the replicas together beside their sums."""
+        if self.scaler is not None:
+            gpus = self.replicas[0].kind.gpus
+            return {"autoscale": self.scaler.figures(start_ns, end_ns, gpus)}
         if self.handovers is None:
             return {}
         span, first = end_ns - start_ns, self._count(0)

@@ -66,7 +66,8 @@ class Fleet:
         self.porter = 0
         self.outages = outages
         self.outstanding = [0] * len(replicas)
-        self.ready = list(range(len(replicas)))
+        self.ready = self._at_first(len(replicas))
+        self._ups = [0] * len(replicas)
         self.line: list[Request] = []
         self.down: set[int] = set()
         self.closed = False
@@ -74,6 +75,10 @@ class Fleet:
         self.engines = [self._start(number, replica) for number, replica in enumerate(replicas)]
         for number in self.ready:
             self._expect_failure(number)
+
+    def _at_first(self, count: int) -> list[int]:
+        """Return the replicas that take requests from the start on."""
+        return list(range(count))
 
     def _start(self, number: int, replica: Replica) -> Engine:
         return replica.start(self.env, self._ended_on(number), among_others=True)
@@ -116,10 +121,13 @@ class Fleet:
         due = None if self.outages is None else self.outages.next(replica, self.env.now)
         if due is not None:
             at, down = due
-            call_in_turn(self.env, at, lambda _: self._fail(replica, down), FAILURES)
+            self._ups[replica] += 1
+            up = self._ups[replica]
+            call_in_turn(self.env, at, lambda _: self._fail(replica, down, up), FAILURES)
 
-    def _fail(self, replica: int, down_ns: int) -> None:
-        if self.closed:
+    def _fail(self, replica: int, down_ns: int, up: int) -> None:
+        """Let a replica fail, unless it was shut down since it was up for the ``up``-th time."""
+        if self.closed or up != self._ups[replica]:
             return
         failed = self.env.now
         self.down.add(replica)

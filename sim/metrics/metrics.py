@@ -48,7 +48,7 @@ def throughput(record: RunRecord) -> Figures:
     if duration_ns <= 0:
         return {name: Unknown("no token was delivered") for name in (*names, "duration_s")}
     inputs, outputs = token_counts(record)
-    values = (int(completed(record).sum()), inputs, outputs, outputs / record.setup.gpus)
+    values = (int(completed(record).sum()), inputs, outputs, outputs / record.setup.paid_gpus)
     figures: Figures = {
         name: value * NS_PER_S / duration_ns for name, value in zip(names, values, strict=True)
     }
@@ -137,7 +137,7 @@ def cost(record: RunRecord) -> Figures:
     inputs, outputs = token_counts(record)
     if outputs == 0 or record.end_ns <= record.start_ns:
         return {**dict.fromkeys(names, Unknown(NO_COMPLETED)), "usd_per_gpu_hour": price}
-    usd = price * record.setup.gpus * record.duration_s / 3600
+    usd = price * record.setup.paid_gpus * record.duration_s / 3600
     requests = int(completed(record).sum())
     figures = (usd * 1e6 / outputs, usd * 1e6 / (inputs + outputs), usd / requests, usd)
     return {**dict(zip(names, figures, strict=True)), "usd_per_gpu_hour": price}
@@ -160,7 +160,11 @@ def energy(record: RunRecord) -> Figures:
         return {**dict.fromkeys((*names, "joule_total"), Unknown("no time passed")), **known}
     joule = record.work.get("joule_total", record.setup.gpus_per_replica * power.joule(wall_s, drawn))
     known["joule_total"] = joule
-    watts = joule / (wall_s / max(record.setup.replicas, 1))
+    watts = (
+        joule / (wall_s / max(record.setup.replicas, 1))
+        if record.setup.mean_gpus is None
+        else (joule / record.duration_s)
+    )
     inputs, outputs = token_counts(record)
     requests = int(completed(record).sum())
     if outputs == 0:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from annotated_types import Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, model_serializer, model_validator
 
 from ...hwmodels.errors import unknown
-from ...hwmodels.units import Count, PositiveCount, Rate, Seconds, parse_count
+from ...hwmodels.units import Count, PositiveCount, Rate, RateBytes, Seconds, parse_count
 from ..fields import AUTO, Section
 from .device import Device
 from .price import Price
@@ -17,7 +17,6 @@ from .sections import (
     Kernels,
     KVCacheSection,
     Node,
-    Open,
     Parallelism,
     QuantizationSection,
     SchedulerSection,
@@ -256,6 +255,52 @@ class Failures(Section):
         return self
 
 
+class Autoscale(Section):
+    """Replicas that come and go with the load, as a Kubernetes autoscaler has them.
+
+    Every so often the metric is looked at, and ``ready x metric / target`` replicas are wanted, rounded up, unless the
+    metric is within a tenth of its target. Who is shut down takes no more requests and ends those it has.
+
+    Attributes
+    ----------
+    min, max : replicas there are at least, and at most, those that start or end included
+    metric : utilization: share of seats (``max_num_seqs``) or of KV blocks in use, the larger, mean over the replicas
+        that are ready; outstanding: requests of a replica that have not ended, with those in line; slo: one replica
+        more while fewer than ``slo.attainment`` of the requests that ended meet their thresholds, else one less
+    target : of the metric; null: 0.7 of utilization; slo takes none, outstanding needs one
+    every : time between two looks
+    scale_down_after : the largest number wanted in this time is kept
+    start_up : from the decision until weights begin to be loaded: a machine, a container, the engine's start
+    storage_bandwidth : at which weights come to a replica; null: all GPUs over their host links [B/s]
+    """
+
+    min: Annotated[PositiveCount, Le(MOST_REPLICAS)] = 1
+    max: Annotated[PositiveCount, Le(MOST_REPLICAS)]
+    metric: Literal["utilization", "outstanding", "slo"] = "utilization"
+    target: Annotated[float, Gt(0), Le(1e9)] | None = None
+    every: Annotated[Seconds, Gt(0), Le(LONGEST_S)] = 15.0
+    scale_down_after: Annotated[Seconds, Le(LONGEST_S)] = 300.0
+    start_up: Annotated[Seconds, Le(LONGEST_S)] = 60.0
+    storage_bandwidth: Annotated[RateBytes, Gt(0)] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if self.metric == "slo" and self.target is not None:
+            raise ValueError("metric slo takes no target; its own is slo.attainment")
+        if self.metric == "outstanding" and self.target is None:
+            raise ValueError("metric outstanding needs a target: requests of a replica")
+        if self.metric == "utilization" and (self.target or 0.0) > 1.0:
+            raise ValueError(f"target {self.target:g} of utilization; allowed: above 0 to 1")
+        return self
+
+    @property
+    def wanted(self) -> float:
+        """Target of the metric; of ``slo`` without meaning."""
+        return 0.7 if self.target is None else self.target
+
+
 class Cluster(Section):
     """Several replicas behind a router.
 
@@ -268,7 +313,7 @@ class Cluster(Section):
         ``prefix_affinity``, ...)
     admission : what is turned away before it reaches a replica
     pools : replicas for prefill and for decode, and the link between, in place of ``replicas``
-    autoscale : replicas that come and go with the load
+    autoscale : replicas that come and go with the load; ``replicas`` are there at first
     failures : replicas that fail and come back; what they were at is routed again
     """
 
@@ -279,7 +324,7 @@ class Cluster(Section):
     router_options: dict[str, Any] = Field(default_factory=dict)
     admission: Admission | None = None
     pools: Pools | None = None
-    autoscale: Open | None = None
+    autoscale: Autoscale | None = None
     failures: Failures | None = None
 
     @model_validator(mode="after")
@@ -287,6 +332,11 @@ class Cluster(Section):
         if self.pools is not None and self.replicas != 1:
             raise ValueError(
                 "replicas beside pools; allowed: how many each of pools.prefill and pools.decode has"
+            )
+        scale = self.autoscale
+        if scale is not None and not scale.min <= self.total <= scale.max:
+            raise ValueError(
+                f"replicas {self.total} at first; allowed: autoscale.min to autoscale.max, {scale.min} to {scale.max}"
             )
         if self.total > MOST_REPLICAS:
             raise ValueError(f"{self.total} replicas in all groups; allowed: 1 to {MOST_REPLICAS}")

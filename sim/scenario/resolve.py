@@ -15,7 +15,7 @@ from .kernels import check_cascade
 from .kvlevers import with_kv_levers
 from .parallel import check_experts, check_parallelism, networks_of, unvalidated_parallelism, with_link
 from .resolved import Group, KVCacheSettings, ResolvedScenario, SchedulerSettings
-from .schema import Scenario, leaf
+from .schema import Scenario
 from .split import splitting
 
 if TYPE_CHECKING:
@@ -29,18 +29,11 @@ __all__ = ["SCHEDULER_LIMITS", "Group", "KVCacheSettings", "ResolvedScenario", "
 
 Purpose = Literal["simulate", "size"]
 
-NOT_BUILT: Mapping[str, object] = {
-    "cluster.autoscale": None,
-}
-"""Leaves whose part of the simulator is not built yet, and the only value they can have until it is."""
-
 SCHEDULER_LIMITS = (
     "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "long_prefill_token_threshold",
     "scheduler_reserve_full_isl", "watermark", "scheduling_policy",
 )  # fmt: skip
 """Leaves of the scheduler section that a policy follows if its constructor names them."""
-
-SIZED = ("parallelism.",)  # what sizing a KV pool can answer all the same
 
 
 def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenario:
@@ -53,8 +46,7 @@ def resolve(scenario: Scenario, purpose: Purpose = "simulate") -> ResolvedScenar
 
     Raises
     ------
-    MemboundError : one line: an unknown device, engine or model, a trace that cannot be read, a part of the
-        simulator that is not built yet
+    MemboundError : one line: an unknown device, engine or model, a trace that cannot be read, ...
     """
     resolved = _resolve_one(scenario, purpose)
     if purpose == "size":
@@ -71,7 +63,6 @@ def _resolve_one(scenario: Scenario, purpose: Purpose, workload: Workload | None
     from ...hwmodels.engine import load_engine
     from ...hwmodels.model import load_model
 
-    _refuse_not_built(scenario, purpose)
     device = with_link(scenario, load_device(scenario.device))
     engine = load_engine(scenario.engine)
     model = load_model(scenario.model)
@@ -243,22 +234,6 @@ def _unfollowed(scenario: Scenario, policy_name: str, purpose: Purpose) -> list[
     if scenario.scheduler.async_scheduling is True and not policy.supports_async:
         found.append("async_scheduling")
     return [f"scheduler.{name}: {policy_name} does not follow it" for name in found]
-
-
-def _refuse_not_built(scenario: Scenario, purpose: Purpose) -> None:
-    data = scenario.to_dict()
-    for key, allowed in NOT_BUILT.items():
-        value = leaf(data, key)
-        if value in (allowed, None) or (purpose == "size" and key.startswith(SIZED)):
-            continue
-        raise ScenarioError(f"{key}: {_short(value)} is not built yet; allowed: {_short(allowed)}")
-
-
-def _short(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _given(scenario: Scenario) -> dict[str, object]:

@@ -56,6 +56,8 @@ class Orca(VllmV1):
     def refuses(self, request: Request) -> str | None:
         if request.input_tokens > self.max_num_batched_tokens:
             return "prompt exceeds max_num_batched_tokens and is computed whole"
+        if request.num_tokens > self.max_num_batched_tokens:  # its replica failed
+            return "prompt and answer so far exceed max_num_batched_tokens and are computed whole"
         return None
 
     def _may_join(self, view: SchedulerView, allocator: KVAllocator, request: Request) -> bool:

@@ -132,8 +132,8 @@ def test_an_unknown_entry_of_a_catalogue_is_refused(membound, verb):
 
 
 def test_what_is_not_built_yet_says_so(membound, small):
-    ran = membound("simulate", small, "--set", "cluster.autoscale={max: 3}")
-    refused(ran, "cluster.autoscale", "not built yet")
+    ran = membound("simulate", small, "--set", "cluster={autoscale: {max: 3}, pools: {}}")
+    refused(ran, "cluster.autoscale", "not built yet", "allowed: replicas of one kind")
 
 
 def test_a_what_if_of_an_unknown_value_names_the_nearest(membound, small):

@@ -1,16 +1,21 @@
-"""Replicas that fail: nothing is lost or served twice, jumps change nothing, and a failure too late is none."""
+"""Replicas that fail, come and go: nothing is lost or served twice, and jumps change nothing."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from membound.sim.clock import Clock
 from membound.sim.cluster.failures import Outages
-from membound.sim.engine.request import Status
-from membound.sim.scenario.cluster import Failures
+from membound.sim.cluster.fleet import Fleet
+from membound.sim.cluster.scaling import ElasticFleet, Scaler
+from membound.sim.engine.request import Request, Status
+from membound.sim.policies import find_policy
+from membound.sim.scenario.cluster import Autoscale, Failures
 
 from .harness import Host
 from .strategies import STEP
@@ -94,3 +99,88 @@ def test_a_failure_after_the_end_changes_nothing(case: FleetCase) -> None:
     without, _ = run_fleet(case)
     assert records == without
     assert sum(book.requeued) == 0
+
+
+@st.composite
+def scaling(draw: st.DrawFn) -> tuple[FleetCase, Failures | None, dict[str, Any]]:
+    """Draw a fleet that fails, or does not, and the rules of its autoscaler."""
+    case, failures = draw(failing())
+    count = len(case.engines)
+    metric = draw(st.sampled_from(("utilization", "outstanding", "slo")))
+    rules: dict[str, Any] = {
+        "min": draw(st.integers(1, count)),
+        "max": count,
+        "metric": metric,
+        "every": draw(st.sampled_from((1, 3 * STEP, 10 * STEP + 1))) * (1000 if metric == "slo" else 3) / 1e9,
+        "scale_down_after": draw(st.sampled_from((0, 20 * STEP))) / 1e9,
+        "start_up": draw(st.sampled_from((0, 1, 7 * STEP, 30 * STEP + 3))) / 1e9,
+    }
+    if metric != "slo":
+        rules["target"] = draw(st.sampled_from((0.2, 0.7) if metric == "utilization" else (1.0, 3.0, 8.0)))
+    rules["every"] = max(rules["every"], STEP / 1e9)
+    return case, failures if draw(st.booleans()) else None, rules
+
+
+def scaled(drawn: tuple[FleetCase, Failures | None, dict[str, Any]], **options: Any) -> Any:
+    """Run an autoscaled fleet; return what was recorded, the engines and the autoscaler."""
+    case, failures, rules = drawn
+    count = len(case.engines)
+    asked = Autoscale(**rules)
+    book = Scaler(
+        asked,
+        asked.min,
+        case.engines[0].settings["max_num_seqs"],
+        [max(round(asked.start_up * 1e9), 1)] * count,
+        lambda request: request.index % 3 > 0,
+        0.7,
+    )
+
+    def make(
+        case: FleetCase, env: Clock, stubs: list[Any], on_finish: Callable[[Request], None], **others: Any
+    ) -> Fleet:
+        router = find_policy("router", case.router, "")()
+        return ElasticFleet(env, stubs, router, on_finish, book, **others)
+
+    records, engines = run_fleet(case, failures and outages(case, failures), make, **options)
+    return records, engines, book
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(drawn=scaling())
+def test_fast_forward_equals_step_by_step_where_replicas_come_and_go(
+    drawn: tuple[FleetCase, Failures | None, dict[str, Any]],
+) -> None:
+    plain, _, slow = scaled(drawn, fast_forward=False, cohort=False)
+    quick, _, fast = scaled(drawn)
+    assert quick == plain
+    assert slow.lives == fast.lives
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(drawn=scaling())
+def test_every_request_ends_once_and_no_replica_works_when_it_is_not_there(
+    drawn: tuple[FleetCase, Failures | None, dict[str, Any]],
+) -> None:
+    case, _, rules = drawn
+    records, engines, book = scaled(drawn)
+    ended = sorted(index for record in records for index in record["requests"]["index"])
+    assert ended == list(range(len(case.engines[0].requests)))
+    for number, (record, engine) in enumerate(zip(records, engines, strict=True)):
+        assert set(record["requests"]["status"]) <= {Status.COMPLETED, Status.REJECTED}
+        assert engine.allocator.free_blocks == engine.allocator.num_blocks
+        assert engine.live_tokens == 0
+        assert book.alive_ns(number, 0, 1 << 60) >= record["busy_ns"]
+        steps = record["step_columns"]
+        for start, took in zip(steps.get("start_ns", []), steps.get("duration_ns", []), strict=True):
+            spans = book.lives[number]
+            assert any(since <= start and (until is None or start + took <= until) for since, until in spans)
+    changes = sorted(
+        change
+        for lives in book.lives
+        for since, until in lives
+        for change in ((since, 1), *(() if until is None else ((until, -1),)))
+    )
+    there = 0
+    for _, change in changes:
+        there += change
+        assert there <= rules["max"]

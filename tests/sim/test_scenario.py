@@ -23,7 +23,6 @@ from membound.sim.scenario import (
     resolve,
     scenario_from,
 )  # fmt: skip
-from membound.sim.scenario.resolve import NOT_BUILT
 from membound.sim.studies.capacity_plan import load_plan
 from membound.sim.workload.arrivals.base import find_processes
 
@@ -405,23 +404,6 @@ def test_a_closed_loop_waits_for_client_and_network_too() -> None:
     overhead = resolved.engine.client_overhead_s + resolved.engine.client_turnaround_s
     assert overhead > 0
     assert loop.next_arrival_ns(9, 0) == 1_000_000_000 + round(overhead * 1e9)
-
-
-UNBUILT = {
-    "cluster.autoscale": "cluster.autoscale={max: 3}",
-}
-
-
-@pytest.mark.parametrize(("key", "assignment"), UNBUILT.items())
-def test_a_part_that_is_not_built_yet_is_refused_by_its_key(key: str, assignment: str) -> None:
-    assert key in NOT_BUILT
-    with pytest.raises(ScenarioError, match=rf"^{key}: .* is not built yet; allowed: ") as caught:
-        resolve(drawn(assignment))
-    assert "\n" not in str(caught.value)
-
-
-def test_every_part_that_is_not_built_is_tested_here() -> None:
-    assert set(NOT_BUILT) == set(UNBUILT)
 
 
 def test_sizing_takes_any_parallelism_and_needs_no_workload() -> None:
