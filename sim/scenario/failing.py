@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_failures(resolved: ResolvedScenario) -> None:
-    """Refuse failures of replicas that are not there, and of replicas whose parts fail or end in ways that are not built.
+    """Refuse failures of replicas that are not there, and replicas whose parts fail or end in ways that are not built.
 
     Raises
     ------

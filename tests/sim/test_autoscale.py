@@ -70,7 +70,7 @@ def test_time_cost_and_energy_are_those_of_the_replicas_lives() -> None:
         rates["output_tokens_per_s"] / scaled["mean_replicas"]
     )
     assert len(summary["replicas"]) == scaled["peak_replicas"]
-    assert all(0 < each["busy_share"] <= 1 for each in summary["replicas"])
+    assert all(0 <= each["busy_share"] <= 1 for each in summary["replicas"])
     watts = summary["energy"]["mean_watts"] / scaled["mean_replicas"]
     assert 100 < watts < 700, "of one GPU that is there"
     assert any("cluster.autoscale" in said for said in summary["confidence"]["warnings"])
