@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -205,7 +206,7 @@ def columns_of(
     """Return rows as columns, for ``hwmodels.account``."""
 
     def column(name: str) -> Int64Array:
-        return np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows))
+        return np.fromiter(map(attrgetter(name), rows), np.int64, len(rows))
 
     counts = np.fromiter((len(row.prefill) for row in rows), np.int64, len(rows))
     chunks = np.array(list(chain.from_iterable(row.prefill for row in rows)), dtype=np.int64).reshape(-1, 2)
@@ -221,7 +222,7 @@ def columns_of(
         duration_ns=durations_ns,
         contexts=[row.contexts for row in rows] if needs_contexts else None,
         selecting=_selecting(rows),
-        shared=column("shared") if any(row.shared for row in rows) else None,
+        shared=column("shared") if any(map(attrgetter("shared"), rows)) else None,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -362,7 +363,7 @@ class Recorder:
         first = np.cumsum(steps) - steps
         self.busy_ns += int(durations.sum())
         self._work_out_memory(rows, steps, first, durations)
-        limiters = np.repeat(np.fromiter((row.limiter for row in rows), np.int64, len(rows)), steps)
+        limiters = np.repeat(np.fromiter(map(attrgetter("limiter"), rows), np.int64, len(rows)), steps)
         for code, name in enumerate(LIMITERS):
             self.limiter_ns[name] += int(durations[limiters == code].sum())
         columns: dict[str, Int64Array] | None = None
@@ -410,7 +411,7 @@ class Recorder:
         released[first] = 0
 
         def column(name: str) -> Int64Array:
-            return np.repeat(np.fromiter((getattr(row, name) for row in rows), np.int64, len(rows)), steps)
+            return np.repeat(np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)), steps)
 
         used = column("used_blocks") + grown - released[:, 0]
         self.peak_blocks = max(self.peak_blocks, int(used.max()))

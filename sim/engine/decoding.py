@@ -166,7 +166,13 @@ class DecodeCohort:
         if steps == 1:
             return self.residues.get(-self.tick % self.block_size, 0)
         cycles, rest = divmod(steps, self.block_size)
-        return cycles * self.count + sum(count for due, count in self._due() if due < rest)
+        needed = cycles * self.count
+        if rest:
+            size, tick = self.block_size, self.tick
+            for residue, count in self.residues.items():
+                if -(residue + tick) % size < rest:
+                    needed += count
+        return needed
 
     def blocks_at_most(self, steps: int) -> int:
         """Blocks that ``steps`` more steps need at most [blocks]; quicker than ``blocks_needed``."""
