@@ -194,6 +194,8 @@ def _check_load(scenarios: Sequence[Scenario], base: str) -> None:
         raise StudyError(
             f"{base}: cluster.replicas: {several}; allowed: 1, as a plan counts the replicas itself"
         )
+    if any(scenario.cluster.autoscale is not None for scenario in scenarios):
+        raise StudyError(f"{base}: cluster.autoscale: allowed: null, as a plan counts the replicas itself")
     workload = scenarios[0].workload
     if workload is None:
         raise StudyError(f"{base}: workload: missing; a plan serves the base scenario's workload")

@@ -42,6 +42,7 @@ ONE_MODEL: Mapping[str, object] = {
     "parallelism.data_parallel_size": 1,
     "cluster.replicas": 1,
     "cluster.pools": None,
+    "cluster.autoscale": None,
     "colocated": None,
     "compute_split": None,
 }

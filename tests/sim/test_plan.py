@@ -186,3 +186,5 @@ def test_a_wrong_plan_is_one_line(write, change, message):
 def test_a_base_of_several_replicas_is_refused_for_it_would_count_twice(write):
     with pytest.raises(mb.MemboundError, match=r"cluster\.replicas: 3; allowed: 1, as a plan counts"):
         load_plan(write(), ["cluster.replicas=3"])
+    with pytest.raises(mb.MemboundError, match=r"cluster\.autoscale: allowed: null, as a plan counts"):
+        load_plan(write(), ["cluster.autoscale={max: 3}"])
