@@ -23,7 +23,8 @@ def validate(model: type[_Model], data: Mapping[str, object], kind: str, where: 
         return model.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        first = faults[0]
+        unknown = (fault for fault in faults if fault["type"] == "extra_forbidden")
+        first = next(unknown, faults[0])  # a key that is misspelled explains one that is missing
         at = ".".join(str(part) for part in first["loc"])
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":

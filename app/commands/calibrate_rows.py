@@ -25,6 +25,10 @@ def rows_to_fit(what: str, device: str | None) -> tuple[KernelTable, DeviceProfi
             load_device(device) if device else device_of(found.environment),
             dict(found.environment),
         )
+    if not Path(what).exists():
+        raise CalibrationError(
+            f"{what!r} is not there; allowed: the folder of a measuring run, or a kernel table"
+        )
     if device is None:
         raise CalibrationError(f"--device is missing: whose timings are in {what!r}?")
     profile = load_device(device)

@@ -465,6 +465,21 @@ def test_a_device_file_to_start_from_borrows_kernels_and_says_so(membound, small
     assert membound("devices", "--to", "x.yaml").code == 2
 
 
+def test_a_misspelled_key_of_a_device_is_named_and_not_the_one_it_leaves_missing(membound, tmp_path):
+    membound("devices", "h100", "--to", "mine.yaml")
+    text = (tmp_path / "mine.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("vendor:", "vender:"))
+    ran = membound("devices", "mine.yaml")
+    assert ran.code == 2
+    assert "vender: unknown key; nearest: 'vendor'" in ran.err
+
+
+def test_timings_that_are_not_there_are_told_before_their_device_is_asked_for(membound):
+    ran = membound("calibrate", "fit", "nothing")
+    assert ran.code == 2
+    assert "'nothing' is not there" in ran.err
+
+
 def test_a_trace_in_a_scenarios_place_is_told_where_it_belongs(membound, trace):
     ran = membound("simulate", trace("0,10,10"))
     assert ran.code == 2
