@@ -28,7 +28,13 @@ def validate(model: type[_Model], data: Mapping[str, object], kind: str, where: 
         at = ".".join(str(part) for part in first["loc"])
         text = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            close = nearest(str(first["loc"][-1]), model.model_fields) if len(first["loc"]) == 1 else None
+            *parents, key = first["loc"]
+            missing = [
+                str(each["loc"][-1])
+                for each in faults
+                if [*each["loc"][:-1]] == parents and each is not first
+            ]
+            close = nearest(str(key), missing if parents else model.model_fields)
             text = "unknown key" + (f"; nearest: {close!r}" if close else "")
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise CatalogError(f"{kind} file {where!r}: {at}: {text}{more}") from None

@@ -164,5 +164,7 @@ def test_an_unknown_engine_gets_the_nearest_version():
 def test_a_malformed_engine_file_is_named_with_its_key(tmp_path):
     text = (ENGINES / "vllm-0.24.yaml").read_text().replace("host_exposed_s", "host_exposed_ms")
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(CatalogError, match=r"mine\.yaml.*step\.host_exposed_s"):
+    with pytest.raises(
+        CatalogError, match=r"mine\.yaml.*step\.host_exposed_ms: unknown key; nearest: 'host_exposed_s'"
+    ):
         load_engine(tmp_path / "mine.yaml")
