@@ -74,7 +74,7 @@ FAULTS = (
           "position = ordered.size * Fraction(str(percent)) / 101", METRICS),
     Fault("sim/metrics/slo.py", "attainment, target = good / record.n_requests,",
           "attainment, target = good / max(int(completed(record).sum()), 1),", METRICS),
-    Fault("sim/metrics/metrics.py", "usd = price * record.setup.gpus * record.duration_s / 3600",
+    Fault("sim/metrics/metrics.py", "usd = price * record.setup.paid_gpus * record.duration_s / 3600",
           "usd = price * record.duration_s / 3600", METRICS),
 )  # fmt: skip
 
