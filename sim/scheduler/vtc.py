@@ -42,9 +42,11 @@ class VirtualTokenCounter(Reordered):
         self, *, input_weight: PositiveCount = 1, output_weight: PositiveCount = 2, **vllm: Any
     ) -> None:
         super().__init__(**vllm)
-        self.line = TenantLines(input_weight, output_weight)
+        self.weights = input_weight, output_weight
+        self.line = TenantLines(*self.weights)
 
     def queue(self) -> TenantLines:
+        self.line = TenantLines(*self.weights)  # an engine that failed begins anew
         return self.line
 
     def arrival_matters(self, view: SchedulerView, request: Request) -> bool:
