@@ -200,8 +200,6 @@ def fit_mla_decode_least_squares(
             weights=np.where(rows["kv_len"] < _SHORT, _SHORT_WEIGHT, 1.0),
             regimes=mla_regimes(rows),
             hull=hull_of(**_axes(rows)),
-            axes=_axes(rows),
-            alike=(rows["n_heads"],),
             **{"rounds": 4, "evaluations": 60, "steps": _STEPS, **options},
         )
 
@@ -261,8 +259,6 @@ def fit_mla_prefill_least_squares(
             lane=lane,
             regimes=mla_regimes(rows),
             hull=hull_of(**_axes(rows)),
-            axes=_axes(rows),
-            alike=(rows["n_heads"],),
             **{"rounds": 2, "evaluations": 25, **options},
         )
 
@@ -276,9 +272,7 @@ def _expected(predict_us: Callable[[Mapping[str, float], KernelTable], Array]) -
     """Return the times of rows with their spread, from their times under given parameters."""
 
     def expect(found: FitResult, rows: KernelTable) -> Predictive:
-        return of_fit(
-            found, lambda values: predict_us(values, rows), regimes=mla_regimes(rows), axes=_axes(rows)
-        )
+        return of_fit(found, lambda values: predict_us(values, rows), regimes=mla_regimes(rows))
 
     return expect
 
