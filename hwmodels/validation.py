@@ -32,9 +32,10 @@ def validate(model: type[_Model], data: Mapping[str, object], kind: str, where: 
             missing = [
                 str(each["loc"][-1])
                 for each in faults
-                if [*each["loc"][:-1]] == parents and each is not first
+                if [*each["loc"][:-1]] == parents and each["type"] == "missing"
             ]
             close = nearest(str(key), missing if parents else model.model_fields)
-            text = "unknown key" + (f"; nearest: {close!r}" if close else "")
+            hint = f"; nearest: {close!r}" if close else f"; missing: {missing[0]!r}" if missing else ""
+            text = f"unknown key{hint}"
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise CatalogError(f"{kind} file {where!r}: {at}: {text}{more}") from None
