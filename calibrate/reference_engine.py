@@ -96,6 +96,7 @@ class ReferenceEngine:
         self.running: list[Request] = []
         self.individuals = self.running  # every running request is looked at in every step
         self.waiting = scheduler.queue()
+        self.fetching: dict[Request, None] = {}  # no KV comes from elsewhere
         self.decoding = DecodeCohort(allocator.block_size)
         self.steps: list[ServedStep] = []
         self.sequences: dict[int, list[int]] = {}

@@ -162,8 +162,8 @@ def test_each_model_has_its_share_of_the_memory(first: str, second: str, shares:
             ["colocated.kv_cache.gpu_memory_utilization", "auto leaves", "at least 0.05"],
         ),
         (
-            ["kv_cache.num_gpu_blocks_override=90000"],
-            ["both models need", "weights", "activations", "kv 175", "qwen3-14b", "allowed: lower"],
+            ["kv_cache.num_gpu_blocks_override=70000"],
+            ["both models need", "weights", "activations", "kv 136", "qwen3-14b", "allowed: lower"],
         ),
         (["kv_cache.tiers=[{kind: dram}]"], ["kv_cache: tiers and swap", "not built yet"]),
         (
