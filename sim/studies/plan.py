@@ -28,6 +28,7 @@ AT_ONCE = 4
 """Configurations that are searched side by side, whatever the number of workers: it decides what is searched."""
 SURE_FOR = 3
 """Best configurations for which the chance to meet the SLO is drawn."""
+_CANNOT = "cannot be run: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,9 @@ def plan(
         runs += option.ceiling_per_s is not None
         if progress is not None:
             progress(done, 2 * count)
+    faults = {option.reason for option in looked}
+    if len(faults) == 1 and (fault := faults.pop()).startswith(_CANNOT):
+        raise StudyError(f"no configuration can be run: {fault.removeprefix(_CANNOT)}")
     order = sorted(
         (at for at in range(count) if looked[at].ceiling_per_s),
         key=lambda at: (least_cost(looked[at], asked.rate_per_s), at),
@@ -133,7 +137,7 @@ def look(task: _Task) -> Option:
     except CapacityError as error:
         return Option({}, reason=str(error))
     except MemboundError as error:
-        return Option({}, reason=f"cannot be run: {error}")
+        return Option({}, reason=f"{_CANNOT}{error}")
     burst = probe(task.scenario, FASTEST, task.requests).summary
     return replace(
         known,

@@ -12,6 +12,7 @@ from membound.sim.studies.capacity_plan import load_plan
 from membound.sim.studies.plan import plan
 from membound.sim.studies.planned import Option, with_front
 from membound.sim.studies.search import Probe, at_rate, highest_rate, probe
+from membound.sim.studies.study import StudyError
 
 BASE = """\
 device: h100_sxm
@@ -132,6 +133,12 @@ def test_prices_of_the_plan_win(write):
     text = PLAN.replace("candidates:", "prices: {l40s: 0.01}\ncandidates:")
     found = plan(load_plan(write(text)), draws=0, jobs=1)
     assert found.options[0].settings["device"] == "l40s"
+
+
+def test_what_keeps_every_configuration_from_running_is_told_once(write):
+    asked = load_plan(write(PLAN.replace("{default:", "{gold:")))
+    with pytest.raises(StudyError, match=r"no configuration can be run: slo\.classes\.gold: no request"):
+        plan(asked, draws=0, jobs=1)
 
 
 def test_files_are_named_from_the_plans_folder(write, tmp_path, monkeypatch):
