@@ -3,8 +3,9 @@
     python benchmarks/sweep.py [--points 100] [--requests 1000] [--jobs 2]
 
 Three calls of `membound sweep` into one folder: one that is killed (SIGKILL, its workers too) when half of the runs are
-kept, one that goes on, one that finds all of them. CPU time is that of the processes and their children, less what a
-sweep of four runs of one request costs (start-up, workers included). Bars: 15 s of CPU time a core, nothing lost or run twice, a repeat in 3 s.
+kept, one that goes on, one that finds all of them; then one into an empty folder. CPU time is that of the processes
+and their children, less what a sweep of four runs of one request costs (start-up, workers included). Bars: 15 s of CPU
+time a core, nothing lost or run twice, a repeat in 3 s.
 """
 
 from __future__ import annotations
