@@ -35,7 +35,7 @@ def served_point(row: Row, part: str = "", note: str = "") -> ServedRun:
     del note
     source = source_of(row)
     if row.text("mode") == "disagg":
-        raise RowError("prefill and decode on different GPUs is not built yet")
+        raise RowError("prefill and decode on different GPUs: pools are not read from this table yet")
     if "speculative" in row.text("notes").lower():
         raise RowError("speculative decoding is not built yet")
     engine, taken = engine_of(row, source)
