@@ -64,9 +64,10 @@ class Scaler:
         self._wishes: list[tuple[int, int]] = []
 
     def ended(self, request: Request) -> None:
-        """Learn that a request has ended."""
-        self._ended += 1
-        self._good += self.met(request)
+        """Learn that a request has ended; only the SLO asks how."""
+        if self.asked.metric == "slo":
+            self._ended += 1
+            self._good += self.met(request)
 
     def wanted(self, now_ns: int, there: int, ready: int, metric: float | None) -> int:
         """Return how many replicas there should be now.
