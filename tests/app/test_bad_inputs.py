@@ -152,7 +152,7 @@ TRACES = {
     "nan.jsonl": '{"arrival_s": NaN, "input_tokens": 5, "output_tokens": 5}\n', "junk.csv.gz": b"\x1f\x8bjunk",
     **{f"ids{at}.jsonl": f'{{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": {ids}}}\n'
        for at, ids in enumerate(("[1.5]", "[-1]", "[1, true]", "[1e400]", "[18446744073709551616]", '"-1"', "5"))},
-    "cut.csv.gz": gzip.compress((HEAD + "0,5,5\n" * 9000).encode())[:60], "junk.parquet": b"PAR1junkPAR1",
+    "cut.csv.gz": gzip.compress((HEAD + "0,5,5\n" * 9000).encode(), mtime=0)[:60], "junk.parquet": b"PAR1junkPAR1",
 }  # fmt: skip
 
 OPTIONS = [
