@@ -6,8 +6,9 @@ Mixtures are held against their bars twice: with nothing fitted to their points,
 of a step, fitted on ``fit`` rows of the same GPU, engine version and family of models (least mean error of TPOT, not
 below what the profile states less all of it). Ratios are of pairs of points that differ in nothing else: in the
 tensor-parallel group, of the same engine version; in the GPU, H100 to B200, of the same group, where versions may
-differ, as no model was served by one version on both. A pair counts as judged if one of its points is. Errors in %,
-absolute, mean and 90th percentile, of predicted over measured - 1.
+differ, as no model was served by one version on both. A pair counts as judged if one of its points is. Points that
+were served with speculative decoding are left out (see ``plain``). Errors in %, absolute, mean and 90th percentile,
+of predicted over measured - 1.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ DEVICE_BARS: Final = (15.0, 80.0, 25.0)
 PRESENT: Final = ("measured", "bridged")
 """Levels of a kernel that was timed on the GPU, there or by another engine's table."""
 STEP: Final = "latency.tpot_s.mean"
+DRAFTED: Final = 0.92
+"""Where one setting was measured more than once, TPOT below so much of its longest was drafted (see ``plain``) [-]."""
 PAIR: Final = ("H100", "B200")
 
 
@@ -103,7 +106,22 @@ def points(folder: Path, parts: Sequence[str], jobs: int) -> list[Point]:
     """Play the points of some parts."""
     runs, _ = load_runs(folder / TABLES[1], Choice(parts=parts))
     outcomes = play_all(runs, jobs=jobs)
-    return [Point.of(run, each) for run, each in outcomes if isinstance(each, Played)]
+    return list(plain(Point.of(run, each) for run, each in outcomes if isinstance(each, Played)))
+
+
+def plain(found: Iterable[Point]) -> Iterator[Point]:
+    """Yield the points that were served without speculative decoding, as far as the measurements tell.
+
+    The tables do not say which points were drafted. Of one setting in all that they do say some were measured 8 to 38 %
+    faster than others, with longer TTFT (DeepSeek-R1 behind SGLang, fit rows), where repeats differ by 6 % at most:
+    those are left out. A setting that was only ever measured with drafts is not found out.
+    """
+    settings: dict[tuple[Any, ...], list[Point]] = {}
+    for each in found:
+        settings.setdefault((*each.setting(), each.gpu, each.run.label.engine), []).append(each)
+    for mine in settings.values():
+        longest = max(each.measured for each in mine)
+        yield from (each for each in mine if each.measured >= DRAFTED * longest)
 
 
 def off(predicted: Iterable[float], measured: Iterable[float]) -> np.ndarray[Any, np.dtype[np.float64]]:

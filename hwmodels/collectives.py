@@ -49,13 +49,14 @@ class Collectives:
         Approximation: a reduce-scatter and an all-gather take half an all-reduce each, and the second of them the fixed
         time of an empty one.
         """
-        whole = self._sum(chip, params, message, group)
+        whole = self.whole(chip, params, message, group)
         if not self.scattered_from:
             return whole
-        second = self._sum(chip, params, np.full_like(message, _FLOOR_BYTES), group)
+        second = self.whole(chip, params, np.full_like(message, _FLOOR_BYTES), group)
         return either(m >= self.scattered_from, whole + second, whole)
 
-    def _sum(self, chip: Chip, params: AllReduceParams, message: Array, group: int) -> KernelTime:
+    def whole(self, chip: Chip, params: AllReduceParams, message: Array, group: int) -> KernelTime:
+        """Return the time of one all-reduce of ``message`` bytes that is never scattered [s]."""
         if self.network is None:
             return allreduce_time(chip, params, message, group)
         machines = group // self.machine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from .lowering import AttentionShape, LayerPlan, LinearShape, ModelPlan
+from .lowering import NORM_SUM_BYTES, AttentionShape, LayerPlan, LinearShape, ModelPlan
 from .routing import Routing, Zipf
 
 Chunk = tuple[int, int]
@@ -130,13 +130,14 @@ def _layer(plan: ModelPlan, layer: LayerPlan, batch: StepBatch, routing: Routing
         calls.append(KernelCall("recurrent", "scan", "bf16", {"m": float(m)}, layer.count, cost))
     if layer.moe is not None:
         calls.append(_experts(layer, plan.copies * m, routing))
-    if layer.allreduces:
-        message = plan.message_bytes_per_token * m
-        cost = OpCost(link_bytes=2.0 * (plan.group - 1) / plan.group * message)
-        shape = {"bytes": message, "group": float(plan.group)}
-        calls.append(
-            KernelCall("allreduce", "allreduce", "bf16", shape, layer.count * layer.allreduces, cost)
-        )
+    for name, dtype, width, times in (
+        ("allreduce", "bf16", plan.message_bytes_per_token, layer.allreduces),
+        ("norm sums", "fp32", NORM_SUM_BYTES, layer.norm_sums),
+    ):
+        if times:
+            cost = OpCost(link_bytes=2.0 * (plan.group - 1) / plan.group * width * m)
+            shape = {"bytes": width * m, "group": float(plan.group)}
+            calls.append(KernelCall("allreduce", name, dtype, shape, layer.count * times, cost))
     if layer.exchanges:
         calls.append(_exchange(plan, layer, m))
     return calls

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 from .errors import MemboundError
 from .kvcaches import KV_DTYPE_BITS, kv_dtype, layer_caches
 from .precision import Precision, QuantizationLike, linear_precision, plain_precision, without_units
-from .spec import Attention, LayerGroup, Linear, ModelSpec, MoEFFN, MultiHeadLatentAttention, Recurrent
+from .spec import (
+    Attention,
+    LayerGroup,
+    Linear,
+    Mixer,
+    ModelSpec,
+    MoEFFN,
+    MultiHeadLatentAttention,
+    Recurrent,
+)
 from .weights import VOCAB_PADDING, linear_rank_shape
 
 if TYPE_CHECKING:
@@ -23,6 +32,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Keys = TypeVar("Keys", int, "NDArray[np.int64]")
+
+NORM_SUM_BYTES = 8.0
+"""A token's message where queries and keys are normed over the heads of all ranks: two sums of squares in fp32 [B].
+
+Source: ``MiniMaxText01RMSNormTP.forward_qk`` of vLLM. Approximation: OLMo 2, whose queries and keys vLLM gathers
+instead, sends as little.
+"""
 
 
 class ParallelismLike(Protocol):
@@ -207,6 +223,7 @@ class LayerPlan:
     attention, recurrent, moe : the other parts, where the layer has them
     allreduces : messages of ``2 m hidden`` bytes summed over the tensor-parallel group
     exchanges : times that all copies' tokens are gathered for the experts and their outputs summed and dealt back
+    norm_sums : all-reduces of the squares of a token's queries and of its keys (``NORM_SUM_BYTES``)
     """
 
     count: int
@@ -217,6 +234,7 @@ class LayerPlan:
     moe: MoEShape | None = None
     allreduces: int = 0
     exchanges: int = 0
+    norm_sums: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +325,11 @@ class ModelPlan:
     @property
     def link_bytes_per_token(self) -> float:
         """What one token's all-reduces send over the link from each rank, as in a ring [B]."""
-        sums = sum(layer.count * layer.allreduces for layer in self.layers)
-        return 2.0 * (self.group - 1) / self.group * self.message_bytes_per_token * sums
+        sent = sum(
+            layer.count * (layer.allreduces * self.message_bytes_per_token + layer.norm_sums * NORM_SUM_BYTES)
+            for layer in self.layers
+        )
+        return 2.0 * (self.group - 1) / self.group * sent
 
 
 def has_experts(model: ModelSpec) -> bool:
@@ -404,6 +425,7 @@ class _Lowering:
             moe=moe,
             allreduces=sublayers if self.tp > 1 else 0,
             exchanges=int(exchanged),
+            norm_sums=int(self._sums_norms(mixer)),
         )
 
     def _attention(self, mixer: Attention | MultiHeadLatentAttention) -> AttentionShape:
@@ -499,6 +521,8 @@ class _Lowering:
             queries, keys = 2.0 * attention.n_heads * row, 2.0 * attention.n_kv_heads * row
             if self._has_qk_norm(group):
                 kernels, moves = kernels + 2, [*moves, queries, keys]
+            if self._sums_norms(mixer):  # squares are added up before the ranks' sums meet
+                kernels, moves = kernels + 2, [*moves, queries / 2.0, keys / 2.0]
             if self.model.rotary_dim:
                 kernels, moves = kernels + 1, [*moves, queries + keys]
             if attention.kv_bytes_per_token:
@@ -515,6 +539,10 @@ class _Lowering:
         if ffn is not None and inner:
             kernels, moves = kernels + 1, [*moves, (3.0 if ffn.gated else 2.0) * inner / self.tp * width]
         return Streaming(kernels, tuple(moves), norms)
+
+    def _sums_norms(self, mixer: Mixer) -> bool:
+        """Tell whether the ranks of a group have to meet for the norms of queries and keys."""
+        return self.tp > 1 and isinstance(mixer, Attention) and mixer.norm_over_heads
 
     def _has_qk_norm(self, group: LayerGroup) -> bool:
         """Tell whether queries and keys are normed per head: a few weights beyond whole hidden-size norms."""

@@ -55,6 +55,8 @@ class Attention:
         ``norm_params``
     linears : qkv_proj, o_proj (and gates) of the layer
     kept : share of a sequence's entries that is kept and read at any time; below 1 where a budget evicts the others
+    norm_over_heads : True if queries and keys are normed over all heads together, so that the ranks of a
+        tensor-parallel group add up their squares (MiniMax-M2, OLMo 2)
     """
 
     n_heads: int
@@ -67,6 +69,7 @@ class Attention:
     linears: tuple[Linear, ...] = ()
     sinks: bool = False
     kept: Fraction = Fraction(1)
+    norm_over_heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .collectives import ALONE, Collectives
 from .errors import CatalogError
 from .lanevariants import inside_engine, lane_or_none, nearest_lane
-from .lowering import LinearShape, ModelPlan, MoEShape, RecurrentShape
+from .lowering import NORM_SUM_BYTES, LinearShape, ModelPlan, MoEShape, RecurrentShape
 from .overlap import dual_batch
 from .precision import Precision
 from .routing import Routing, RoutingStats
@@ -261,6 +261,10 @@ class TokenTimes:
             sums = sum(layer.count * layer.allreduces for layer in plan.layers)
             message = plan.message_bytes_per_token * m
             total = self.collectives.time(self.chip, params, message, plan.group, m).times(sums)
+        norms = sum(layer.count * layer.norm_sums for layer in plan.layers)
+        if norms:
+            squares = self.collectives.whole(self.chip, params, NORM_SUM_BYTES * m, plan.group)
+            total = total + squares.times(norms)
         exchanges = sum(layer.count * layer.exchanges for layer in plan.layers)
         if exchanges:
             # Approximation: gathering every copy's tokens and dealing their sums back take half an all-reduce each.

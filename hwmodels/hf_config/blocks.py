@@ -42,6 +42,7 @@ def softmax_attention(
     values_are_keys: bool = False,
     query_gate: bool = False,
     sinks: bool = False,
+    norm_over_heads: bool = False,
     extra: tuple[Linear, ...] = (),
 ) -> Attention:
     """Attention with one fused q/k/v matrix and an output matrix.
@@ -49,7 +50,7 @@ def softmax_attention(
     Parameters
     ----------
     hidden, n_heads, n_kv_heads, head_dim, v_head_dim : widths [elements]; v_head_dim 0 means head_dim
-    window, chunked, kv_shared, sinks : as in ``Attention``
+    window, chunked, kv_shared, sinks, norm_over_heads : as in ``Attention``
     values_are_keys : values come from the key matrix; both are cached all the same (Gemma 4's full layers)
     query_gate : the query matrix also makes an output gate of the same width (Qwen3-Next)
     extra : further matrices (a gate per head)
@@ -72,6 +73,7 @@ def softmax_attention(
             *extra,
         ),
         sinks=sinks,
+        norm_over_heads=norm_over_heads,
     )
 
 

@@ -8,7 +8,7 @@ from .blocks import softmax_attention
 from .keys import Config
 from .mla import compressed_attention, latent_attention
 from .recurrent import gated_delta_net
-from .traits import Traits
+from .traits import QkNorm, Traits
 
 _FALCONS = ("falcon", "RefinedWeb", "RefinedWebModel")
 
@@ -84,15 +84,19 @@ def attention_biases(config: Config, traits: Traits) -> tuple[bool, bool]:
     return qkv, out or config.flag("add_bias_linear", False)
 
 
+def qk_norm_of(config: Config, traits: Traits) -> QkNorm:
+    """Return how a family's queries and keys are normed."""
+    flagged = any(config.flag(key, False) for key in ("use_qk_norm", "qk_ln", "attn_qk_ln"))
+    return traits.qk_norm_flag if traits.qk_norm == "none" and flagged else traits.qk_norm
+
+
 def small_params(attention: Attention, traits: Traits, config: Config) -> int:
     """Parameters of the query and key norms and of the sinks of one layer."""
-    kind = traits.qk_norm
-    if kind == "none" and any(config.flag(key, False) for key in ("use_qk_norm", "qk_ln", "attn_qk_ln")):
-        kind = traits.qk_norm_flag
+    kind = qk_norm_of(config, traits)
     sinks = attention.n_heads if attention.sinks else 0
     if kind == "head":
         return sinks + traits.norm_width(attention.head_dim) * (1 if attention.kv_shared else 2)
-    if kind == "full":
+    if kind != "none":
         return sinks + traits.norm_width((attention.n_heads + attention.n_kv_heads) * attention.head_dim)
     return sinks
 
@@ -132,6 +136,7 @@ def _grouped(config: Config, traits: Traits, family: str, layers: int) -> list[A
             hidden, n_heads, n_kv, head_dim, config.count("v_head_dim", 0),
             qkv_bias=qkv_bias, o_bias=o_bias, window=window, chunked=chunked, sinks=traits.sinks,
             query_gate=config.flag("attn_output_gate", traits.query_gate), extra=gate,
+            norm_over_heads=qk_norm_of(config, traits) == "full",
         )
         for window, chunked in windows_of(config, traits, layers)
     ]  # fmt: skip

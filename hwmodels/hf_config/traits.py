@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-QkNorm = Literal["none", "head", "full"]
+QkNorm = Literal["none", "head", "heads", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Traits:
     gated : three feed-forward matrices (SwiGLU) instead of two
     norm : RMS (weight), layer norm (weight and bias), or layer norm without bias
     norms : norms of hidden width in a layer (one where attention and feed-forward run in parallel)
-    qk_norm : norm of queries and keys, per head (one head wide) or over the full width
+    qk_norm : norm of queries and keys: per head with one head's weights, per head with weights of their own, or over
+        all heads together
     qk_norm_flag : what ``use_qk_norm: true`` (or ``qk_ln``) makes of it
     qkv_bias, o_bias, mlp_bias, head_bias : biases that are always there
     attention_bias : what a config's ``attention_bias: true`` adds a bias to
@@ -92,7 +93,7 @@ _PHI = Traits(
 )  # fmt: skip
 _DEEPSEEK = Traits(router_bias=True)
 _GEMMA3 = Traits(norms=4, qk_norm="head", tied=True, full_every=6)
-_COHERE = Traits(norm="layer_no_bias", norms=1, tied=True, qk_norm_flag="full")
+_COHERE = Traits(norm="layer_no_bias", norms=1, tied=True, qk_norm_flag="heads")
 _OLMO2 = Traits(qk_norm="full")
 
 FAMILIES: dict[str, Traits] = {

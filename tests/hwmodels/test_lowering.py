@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.hwmodels.kernelcall import OpCost, StepBatch, keys_read, lower_step, prefill_pairs
 from membound.hwmodels.lowering import ModelPlan, Parallelism, UnsupportedError, lower_model
+from membound.hwmodels.model import load_model
 from membound.hwmodels.precision import Quantization, linear_precision
 from membound.hwmodels.spec import WeightQuantization
 from membound.hwmodels.weights import weight_shards
@@ -104,6 +105,18 @@ def test_every_layer_sums_once_after_its_mixer_and_once_after_its_ffn() -> None:
     ]
     assert sum(call.count for call in calls) == 80
     assert calls[0].shape["bytes"] == 3 * 5120 * 2
+
+
+@pytest.mark.parametrize(("name", "sums"), [("minimax-m2.5", 1), ("qwen3-14b", 0), ("phi-4-mini", 0)])
+def test_norms_over_the_heads_of_all_ranks_are_a_third_sum_of_eight_bytes_a_token(
+    name: str, sums: int
+) -> None:
+    model = load_model(name)
+    for tp in (1, 4):
+        calls = lower_step(plan_of(model, tp), StepBatch(6, 600, 100, (), 6))
+        found = [call for call in calls if (call.family, call.name) == ("allreduce", "norm sums")]
+        assert sum(call.count for call in found) == (sums * model.n_layers if tp > 1 else 0)
+        assert all(call.shape["bytes"] == 6 * 8.0 for call in found)
 
 
 @settings(deadline=None)
