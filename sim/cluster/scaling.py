@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, final
 
 from ..clock import RETURNS, call_in_turn
+from ..metrics.slo import later_than
 from .failures import loading_ns
 from .fleet import Fleet
 
@@ -291,18 +292,10 @@ def _judge(resolved: ResolvedScenario) -> Callable[[Request], bool]:
     classes: Mapping[str, Mapping[str, float]] = resolved.slo_classes
 
     def met(request: Request) -> bool:
-        if request.last_token_ns < 0:
-            return False
         asked = classes.get(request.slo_class, {})
-        ttft = (request.first_token_ns - request.arrival_ns) / NS_PER_S
-        tokens = request.output_tokens - 1
-        found = {
-            "queue_s": (request.first_scheduled_ns - request.arrival_ns) / NS_PER_S,
-            "ttft_s": ttft,
-            "client_ttft_s": ttft + overhead_s,
-            "tpot_s": (request.last_token_ns - request.first_token_ns) / tokens / NS_PER_S if tokens else 0.0,
-            "e2e_s": (request.last_token_ns - request.arrival_ns) / NS_PER_S,
-        }
-        return all(found[name] <= limit for name, limit in asked.items())
+        return request.last_token_ns >= 0 and not any(
+            later_than(metric, limit_s, lambda name: getattr(request, name), overhead_s)
+            for metric, limit_s in asked.items()
+        )
 
     return met

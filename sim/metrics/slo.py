@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
 from ..books.record import RunRecord
 from .figures import NS_PER_S, Figures, Unknown
-from .latency import Mask, completed, spans_ns
+from .latency import Mask, completed
+
+Count = TypeVar("Count", int, npt.NDArray[np.int64])
+Late = bool | Mask | Unknown
 
 SLO_METRICS: tuple[str, ...] = ("queue_s", "ttft_s", "client_ttft_s", "tpot_s", "e2e_s")
 """Metrics that every request has a value of, so that a threshold can be held against it."""
+_UNTIL = {"queue_s": "first_scheduled_ns", "ttft_s": "first_token_ns", "e2e_s": "last_token_ns"}
 
 
 def met_slo(record: RunRecord) -> Mask | Unknown:
@@ -23,31 +33,40 @@ def met_slo(record: RunRecord) -> Mask | Unknown:
             continue
         members = met & (record.requests["slo_class"] == list(record.slo_classes).index(name))
         for metric, limit_s in thresholds.items():
-            late = _later_than(record, metric, limit_s, members)
+            late = later_than(
+                metric,
+                limit_s,
+                lambda name, which=members: record.requests[name][which],
+                record.setup.client_overhead_s,
+            )
             if isinstance(late, Unknown):
                 return late
-            met[members] &= ~late
+            met[members] &= np.logical_not(late)
     return met
 
 
-def _later_than(record: RunRecord, metric: str, limit_s: float, which: Mask) -> Mask | Unknown:
-    """Return which of the chosen requests exceed ``limit_s``, shape (n_chosen,)."""
+def later_than(metric: str, limit_s: float, of: Callable[[str], Count], overhead_s: float | None) -> Late:
+    """Return whether requests that have completed exceed ``limit_s``.
+
+    Parameters
+    ----------
+    metric : one of ``SLO_METRICS``
+    of : a request's moments [ns] and output tokens by the name of their column: of one request, or of many at once
+    overhead_s : server and network time that a client sees, where it is known [s]
+    """
     limit_ns = limit_s * NS_PER_S
     if metric == "client_ttft_s":
-        if record.setup.client_overhead_s is None:
+        if overhead_s is None:
             return Unknown("client_ttft_s has a threshold, and the engine profile has no client overhead")
-        metric, limit_ns = "ttft_s", (limit_s - record.setup.client_overhead_s) * NS_PER_S
+        metric, limit_ns = "ttft_s", (limit_s - overhead_s) * NS_PER_S
     if metric == "tpot_s":
-        gaps = record.requests["output_tokens"][which] - 1
-        return spans_ns(record, "first_token_ns", "last_token_ns", which) > limit_ns * gaps
-    until = {"queue_s": "first_scheduled_ns", "ttft_s": "first_token_ns", "e2e_s": "last_token_ns"}.get(
-        metric
-    )
+        return of("last_token_ns") - of("first_token_ns") > limit_ns * (of("output_tokens") - 1)
+    until = _UNTIL.get(metric)
     if until is None:
         return Unknown(
             f"{metric} has a threshold, and is not kept by request; kept: {', '.join(SLO_METRICS)}"
         )
-    return spans_ns(record, "arrival_ns", until, which) > limit_ns
+    return of(until) - of("arrival_ns") > limit_ns
 
 
 def slo(record: RunRecord) -> Figures:
