@@ -67,6 +67,7 @@ class AttentionKind:
     beside : what decodes take in one call with chunks of prompt; None where the device has no such lane, and the
         engine's ``mixed_decode_factor`` on their time alone holds
     one_wave : most sequences that run at once: up to it the mean one plays no part
+    full : every key is seen
     """
 
     chip: Chip
@@ -78,10 +79,12 @@ class AttentionKind:
     queries: int = 1
     beside: BesideParams | None = None
     one_wave: float = field(init=False)
+    full: bool = field(init=False)
     _terms: dict[tuple[int, int], DecodeTerms] = field(default_factory=dict[tuple[int, int], DecodeTerms])
 
     def __post_init__(self) -> None:
         self.one_wave = one_wave(self.chip, self.decode_params, self.decode_shape)
+        self.full = not self.shape.window and self.shape.kept == 1
 
     def terms(self, batch: int, span: int) -> DecodeTerms:
         """Return the decode terms for a batch whose longest and mean sequences have the key blocks of ``span``."""
@@ -97,8 +100,9 @@ class AttentionKind:
 
     def span(self, batch: int, context_sum: int, longest: int) -> int:
         """Return the key blocks of the longest sequence, and of the mean one where it plays a part; see `span_of`."""
-        total = context_sum if batch > self.one_wave else 0
-        return span_of(batch, total, longest, self.decode_params.key_block)
+        block = self.decode_params.key_block
+        blocks = -(-longest // block) * MOST_BLOCKS
+        return blocks - (-context_sum // (batch * block)) if batch > self.one_wave else blocks
 
     def spans(
         self, batch: NDArray[np.int64] | int, sums: NDArray[np.int64], longest: NDArray[np.int64]
@@ -124,6 +128,8 @@ class AttentionKind:
         self, batch: int, context_sum: int, longest: int, contexts: Sequence[int] | None
     ) -> tuple[int, int]:
         """Return the keys that a decode batch sees, all together and by its longest sequence [tokens]."""
+        if self.full:
+            return context_sum, longest
         window = self.shape.window
         if not window:
             return self.shape.keys_kept(context_sum), self.shape.keys_kept(longest)

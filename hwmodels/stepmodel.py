@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .attentiontimes import AttentionKind, attention_kinds, stretches
 from .cascade import SharedPrefix
 from .collectives import ALONE, Collectives
+from .decodepieces import FEW, NANO, DecodePiece, Ramps
 from .errors import MemboundError, unknown
 from .lowering import ModelPlan, Parallelism, ParallelismLike, UnsupportedError, lower_model
 from .precision import Quantization, QuantizationLike
@@ -34,12 +35,10 @@ from .tokenphases import TokenPhases
 from .tokentimes import matrix_groups, padded, token_times
 from .unmeasured import refuse_untimed
 
-NANO = 1e9
 Scalar = NDArray[np.float64]
 _Constants = tuple[float, Scalar, Scalar, Scalar, Scalar, Scalar]
 SAMPLERS = ("greedy", "top_p_top_k")
 ATTENTIONS = ("flash", "naive")
-_RAMP = 4096
 _ROWS_AT_ONCE = 64
 
 
@@ -126,6 +125,8 @@ class StepModel:
         self._sampler = sampler_params(engine, sampling)
         # Recurrent states are read and written once per sequence and step.
         self._state_seconds = 2.0 * self.plan.state_bytes / (engine.elementwise_eb * self.chip.bandwidth)
+        self._host_s = engine.host_exposed_s, engine.host_per_seq_s
+        self._beside_chunks = engine.mixed_decode_factor, engine.mixed_decode_threshold_tokens
         self._heads: dict[int, float] = {}
         self._bases: dict[int, float] = {}
         self._without_attention: dict[tuple[int, int], float] = {}
@@ -133,11 +134,9 @@ class StepModel:
         self.by_kernel = fidelity == "kernel"
         self._token_phases = TokenPhases(self.tokens, by_kernel=self.by_kernel)
         self._phases_of_rows: dict[int, tuple[Phase, ...]] = {}
-        self._constants: dict[tuple[int, int], _Constants] = {}
-        self._ramps: dict[int, NDArray[np.float64]] = {}
-        self.one_full = (
-            len(self.kinds) == 1 and not self.kinds[0].shape.window and self.kinds[0].shape.kept == 1
-        )
+        self._durations: dict[tuple[int, int], DecodePiece] = {}
+        self._ramps = Ramps()
+        self.one_full = len(self.kinds) == 1 and self.kinds[0].full
         self.shared_prefix = (
             SharedPrefix(self.chip, self.tokens.streaming, self.kinds[0])
             if cascade and self.one_full and self.kinds[0].shape.kind == "gqa"
@@ -207,17 +206,18 @@ class StepModel:
         if shared and self.shared_prefix is not None:
             own = (context_sum - n_decode * shared, longest - shared)
             return self.decode_run_ns(n_decode, *own, steps) + self.shared_prefix.ns(n_decode, shared)
-        kind = self.kinds[0]
+        if steps <= FEW and (few := self._few_ns(n_decode, context_sum, longest, steps)) is not None:
+            return np.array(few)
+        kind, more, ramp = self.kinds[0], steps - 1, self._ramps.of(n_decode, steps)
         first = kind.span(n_decode, context_sum, longest)
-        last = kind.span(n_decode, context_sum + n_decode * (steps - 1), longest + steps - 1)
-        ramp = self._ramp(n_decode, steps)
-        if first == last:  # it never falls
-            return self._piece(kind, n_decode, first, ramp, context_sum)
+        if first == kind.span(n_decode, context_sum + n_decode * more, longest + more):  # it never falls
+            return self._piece(n_decode, first).run_ns(context_sum, ramp)
         out = np.empty(steps, dtype=np.int64)
         grown = np.arange(steps, dtype=np.int64)
         spans = kind.spans(n_decode, context_sum + n_decode * grown, longest + grown)
         for start, end in stretches(spans):
-            out[start:end] = self._piece(kind, n_decode, int(spans[start]), ramp[start:end], context_sum)
+            piece = self._piece(n_decode, int(spans[start]))
+            out[start:end] = piece.run_ns(context_sum, ramp[start:end])
         return out
 
     def phases(
@@ -245,7 +245,8 @@ class StepModel:
             found.append(as_phase("state", self.state_time(np.array([sequences]))))
         if selecting is not None and self.selection is not None:
             found.append(as_phase("selection", self.selection.time(*selecting)))
-        seconds = self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences
+        exposed, each = self._host_s
+        seconds = exposed + each * sequences
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", seconds, {"host": seconds}))
 
     def _head_phases(self, sampled: int) -> tuple[Phase, ...]:
@@ -353,38 +354,26 @@ class StepModel:
             total = total + group.touched_bytes(counts.astype(np.float64))
         return total[where]
 
-    def _piece(
-        self, kind: AttentionKind, batch: int, span: int, ramp: NDArray[np.float64], total: int
-    ) -> NDArray[np.int64]:
-        """Return the durations of decode steps whose longest and mean sequences keep their numbers of key blocks [ns].
+    def _few_ns(self, batch: int, context_sum: int, longest: int, steps: int) -> list[int] | None:
+        """Return what ``decode_run_ns`` does of a few steps, None where plain numbers do not tell [ns]."""
+        kind, more = self.kinds[0], steps - 1
+        span = kind.span(batch, context_sum, longest)
+        if not more or span == kind.span(batch, context_sum + batch * more, longest + more):
+            piece = self._durations.get((batch, span)) or self._piece(batch, span)
+            return piece.few_ns(context_sum, steps)
+        half = steps // 2
+        before = self._few_ns(batch, context_sum, longest, half)
+        after = self._few_ns(batch, context_sum + batch * half, longest + half, steps - half)
+        return None if before is None or after is None else before + after
 
-        ``DecodeTerms.body`` in place, with constants as 0-d arrays (half the cost of Python floats here).
-        Adding ``total`` and the offset to the ramp is exact, so a step's value does not depend on where its
-        run began.
-        """
-        constants = self._constants.get((batch, span))
-        if constants is None:
-            constants = self._constants[batch, span] = self._piece_constants(kind, batch, span)
-        offset, q, constant, inverse_q, scale, fixed = constants
-        y = ramp + (total + offset)
-        np.power(y, q, y)
-        np.add(y, constant, y)
-        np.power(y, inverse_q, y)
-        np.multiply(y, scale, y)
-        np.add(y, fixed, y)
-        return y.astype(np.int64)
-
-    def _piece_constants(self, kind: AttentionKind, batch: int, span: int) -> _Constants:
-        terms = kind.terms(batch, span)
-        fixed = (self._base(batch) + kind.count * (terms.t0 + terms.extra)) * NANO
-        return (
-            float(terms.offset),
-            np.array(terms.q),
-            np.array(terms.constant),
-            np.array(1.0 / terms.q),
-            np.array(kind.count * terms.slope * NANO),
-            np.array(fixed + 0.5),
-        )
+    def _piece(self, batch: int, span: int) -> DecodePiece:
+        """Return what decode steps take whose longest and mean sequences keep their numbers of key blocks."""
+        found = self._durations.get((batch, span))
+        if found is None:
+            kind = self.kinds[0]
+            found = DecodePiece(batch, kind.terms(batch, span), kind.count, self._base(batch))
+            self._durations[batch, span] = found
+        return found
 
     def _run_of_kinds(
         self, batch: int, context_sum: int, longest: int, steps: int, contexts: Sequence[int] | None
@@ -462,7 +451,7 @@ class StepModel:
     def _one_piece(
         self, batch: int, sampled: int, span: int, context_sums: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return the time of decode steps that keep their span, as in ``_piece`` [s]."""
+        """Return the time of decode steps that keep their span, as ``DecodePiece`` does [s]."""
         offset, q, constant, inverse_q, scale, fixed = self.piece(batch, sampled, span)
         y = context_sums.astype(np.float64)
         np.add(y, offset, y)
@@ -514,10 +503,16 @@ class StepModel:
         contexts: Sequence[int] | None,
     ) -> float:
         """Return the duration of a step with prefill chunks, unrounded [s]; parameters as in ``step_ns``."""
-        new = [chunk[0] for chunk in prefill]
-        m = padded(self._capture, n_decode * self.queries + sum(new))
-        seconds = self.tokens.seconds(m) + self._rows(sampled) + self._per_sequence(n_decode + len(prefill))
-        longest_chunk = max(new, default=0)
+        m, longest_chunk = n_decode * self.queries, 0
+        for new, _ in prefill:
+            m += new
+            if new > longest_chunk:
+                longest_chunk = new
+        seconds = (
+            self.tokens.seconds(padded(self._capture, m))
+            + self._rows(sampled)
+            + self._per_sequence(n_decode + len(prefill))
+        )
         for kind in self.kinds:
             t0 = body = 0.0
             if n_decode:
@@ -537,8 +532,8 @@ class StepModel:
 
     def _mixed_factor(self, longest_chunk: int) -> float:
         """Return what decode attention costs more beside a chunk of so many tokens [-]."""
-        engine = self.engine
-        return engine.mixed_decode_factor if longest_chunk > engine.mixed_decode_threshold_tokens else 1.0
+        factor, above = self._beside_chunks
+        return factor if longest_chunk > above else 1.0
 
     def _base(self, batch: int) -> float:
         """Return a decode step's time without attention [s]."""
@@ -564,15 +559,8 @@ class StepModel:
 
     def _per_sequence(self, sequences: int) -> float:
         """Return recurrent states and the host time that the device waits for, by scheduled sequences [s]."""
-        host = self.engine.host_exposed_s + self.engine.host_per_seq_s * sequences
-        return host + self._state_seconds * sequences
-
-    def _ramp(self, batch: int, steps: int) -> NDArray[np.float64]:
-        """Return ``batch * (0, 1, ..., steps - 1)`` as exact floats."""
-        found = self._ramps.get(batch)
-        if found is None or len(found) < steps:
-            found = self._ramps[batch] = batch * np.arange(max(steps, _RAMP), dtype=np.float64)
-        return found[:steps]
+        exposed, each = self._host_s
+        return exposed + each * sequences + self._state_seconds * sequences
 
 
 def _neighbours(rows: int) -> NDArray[np.int64]:

@@ -246,16 +246,18 @@ class PrefillForm:
             if window:
                 mean, most, span = (float(v) for v in _windowed(float(new), float(cached), window, tile))
             else:
-                mean, most = max(cached + 0.5 * (new + tile), _KEYS), cached + new
+                most = span = cached + new
                 if p.single:
                     mean = max(cached + 0.5 * (new + min(new, tile)), _KEYS_FLASH2)
-                span = most
+                else:
+                    mean = max(cached + 0.5 * (new + tile), _KEYS)
             tiles += n_tiles
             work += n_tiles * mean
             keys_read += span
             rows += new
             pairs += new * (cached + new)
-            last = max(last, most)
+            if most > last:
+                last = most
         if not tiles:
             return 0.0, 0.0, 0.0, 0.0
         w = tiles / self.slots

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from ..metrics.histogram import LogHistogram, exact_dot
 from .attribution import CHARGED, RequestAttribution
 from .record import LIMITERS, REQUEST_COLUMNS
-from .steprow import StepRow, context_tokens, unfolded
+from .steprow import NOWHERE, StepRow, context_tokens, row_of, unfolded
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine, Flight
@@ -31,7 +30,6 @@ Int64Array = npt.NDArray[np.int64]
 
 FLUSH_STEPS = 16384
 LIMITER_CODES = {name: code for code, name in enumerate(LIMITERS)}
-_NOBODY: dict[int, int] = {}
 
 
 def kv_state(engine: Engine) -> tuple[int, int, int, int]:
@@ -56,7 +54,6 @@ class Recorder:
     Parameters
     ----------
     accountant : attributes the time of steps; None leaves it out (oracle runs)
-    growth_tokens : tokens after which a decoding request takes one more KV block [tokens]
     keep_steps : keep per-step columns, and every request's time by cause, for the result directory
 
     Attributes
@@ -64,11 +61,8 @@ class Recorder:
     applied_steps : steps whose outputs have all been handed out; the engine keeps it
     """
 
-    def __init__(
-        self, accountant: Accountant | None = None, *, growth_tokens: int = 16, keep_steps: bool = False
-    ) -> None:
+    def __init__(self, accountant: Accountant | None = None, *, keep_steps: bool = False) -> None:
         self.accountant = accountant
-        self.growth_tokens = growth_tokens
         self.keep_steps = keep_steps
         self.attribution = RequestAttribution() if keep_steps and accountant is not None else None
         self.steps = self.jumps = self.skipped_steps = self.empty_batches = self.wasted_tokens = (
@@ -86,12 +80,13 @@ class Recorder:
         self._requests = array("q")
         self._rows: list[StepRow] = []
         self._row_steps: list[int] = []
-        self._pending = 0
+        self._blocks: list[int] = []
+        self._released: list[tuple[int, ...]] = []
+        self._worked_out = 0
         self.applied_steps = 0
 
         # Durations and ends of the steps from ``_base`` on: as far back as an open stretch of emissions reaches.
         self._base = 0
-        self._size = 0
         self._durations = np.zeros(4 * FLUSH_STEPS, dtype=np.int64)
         self._ends = np.zeros(4 * FLUSH_STEPS, dtype=np.int64)
         # Emissions that come a step after the one before: how many at each step, as differences.
@@ -111,31 +106,32 @@ class Recorder:
     ) -> None:
         """Note a step as composed; it may become a run of up to ``steps`` steps."""
         allocator, cohort = engine.allocator, engine.decoding
-        repeats = steps > 1
-        growth = cohort.growth(steps) if repeats else None
+        growth = cohort.growth(steps) if steps > 1 else None
+        # In the order of the fields: by name it takes twice as long.
         self._rows.append(
-            StepRow(
-                load.n_decode,
-                load.context_sum,
-                load.longest,
-                cohort.count if batch.decoding and growth is None else 0,
-                load.sampled,
-                load.prefill,
-                load.contexts,
-                allocator.num_blocks - allocator.free_blocks,
-                allocator.held_blocks,
-                engine.live_tokens,
-                cohort.residues.copy() if repeats else _NOBODY,
-                cohort.tick,
-                LIMITER_CODES[batch.limiter],
-                len(engine.running),
-                cohort.queries,
-                load.rejected,
-                growth,
-                moved=flight.moved,
-                preempted=len(batch.preempted),
-                selected=load.selected if load.selecting else None,
-                shared=load.shared,
+            row_of(
+                (
+                    load.n_decode,
+                    load.context_sum,
+                    load.longest,
+                    cohort.count if batch.decoding and growth is None else 0,
+                    load.sampled,
+                    load.prefill,
+                    load.contexts,
+                    allocator.num_blocks - allocator.free_blocks,
+                    allocator.held_blocks,
+                    engine.live_tokens,
+                    LIMITER_CODES[batch.limiter],
+                    len(engine.running),
+                    cohort.queries,
+                    load.rejected,
+                    growth,
+                    flight.moved,
+                    len(batch.preempted),
+                    NOWHERE,
+                    load.selected if load.selecting else None,
+                    load.shared,
+                )
             )
         )
         if self.attribution is not None:
@@ -144,46 +140,48 @@ class Recorder:
 
     def released(self, before: tuple[int, int, int, int], after: tuple[int, int, int, int]) -> None:
         """Note what requests that ended gave back while the run begun last goes on."""
-        gone = tuple(old - new for old, new in zip(before, after, strict=True))
-        if any(gone):
-            row = self._rows[-1]
-            self._rows[-1] = row._replace(
-                released=tuple(a + b for a, b in zip(row.released, gone, strict=True))
-            )
+        if before != after:
+            self._released.append((len(self._rows) - 1, *map(sub, before, after)))
 
     def end_one(self, flight: Flight) -> None:
         """Note how long the step begun last took, and what it waited for on a device that others use too."""
         if flight.work is not None and flight.work.waited_ns:
             ended = len(self._row_steps)
             self._rows[ended] = self._rows[ended]._replace(waited=flight.work.waited_ns)
-        size = self._size
+        size = self.steps - self._base
         if size >= len(self._durations):
             self._make_room(1)
-            size = self._size
+            size = self.steps - self._base
         self._durations[size] = flight.end_ns - flight.start_ns
         self._ends[size] = flight.end_ns
+        self._blocks.append(0)
         self._ended(1)
 
-    def end_run(self, flight: Flight, durations_ns: Int64Array, ends_ns: Int64Array) -> None:
-        """Note how long each step took of the run that the step begun last became [ns]."""
+    def end_run(self, durations_ns: list[int], ends_ns: list[int], blocks: list[int]) -> None:
+        """Note the steps of the run that the step begun last became.
+
+        Parameters
+        ----------
+        durations_ns, ends_ns : how long each took, and when it ended [ns]
+        blocks : KV blocks that each after the first added, where members grow evenly [blocks]
+        """
         steps = len(durations_ns)
-        size = self._size
+        size = self.steps - self._base
         if size + steps > len(self._durations):
             self._make_room(steps)
-            size = self._size
+            size = self.steps - self._base
         self._durations[size : size + steps] = durations_ns
         self._ends[size : size + steps] = ends_ns
+        self._blocks.append(0)
+        self._blocks += blocks
+        self.jumps += 1
         self.skipped_steps += steps - 1
         self._ended(steps)
 
     def _ended(self, steps: int) -> None:
-        if self._rows[len(self._row_steps)].shared:
-            self.cascade_steps += steps
         self._row_steps.append(steps)
-        self._size += steps
         self.steps += steps
-        self._pending += steps
-        if self._pending >= FLUSH_STEPS:
+        if self.steps - self._worked_out >= FLUSH_STEPS:
             self._work_out_steps()
 
     def _make_room(self, steps: int) -> None:
@@ -193,18 +191,18 @@ class Recorder:
             (request.stretch_step for request in self._stretches if request.stretch_step >= 0),
             default=self._counted,
         )
-        keep = min(keep, self._counted, self.steps - self._pending) - self._base
-        kept = self._size - keep
+        keep = min(keep, self._counted, self._worked_out) - self._base
+        size = self.steps - self._base
+        kept = size - keep
         capacity = len(self._durations)
         while kept + steps > capacity // 2:
             capacity *= 2
         for name in ("_durations", "_ends"):
             old: Int64Array = getattr(self, name)
             new = np.zeros(capacity, dtype=np.int64)
-            new[:kept] = old[keep : self._size]
+            new[:kept] = old[keep:size]
             setattr(self, name, new)
         self._base += keep
-        self._size = kept
 
     # -- emissions --------------------------------------------------------------------------------------------
 
@@ -241,15 +239,17 @@ class Recorder:
             base = first + 1 - self._base
             if request.draft is not None:
                 self._place(request.draft.positions(count), self._durations[base : base + count])
-                request.last_token_ns = int(self._ends[step - self._base])
+                request.last_token_ns = self._ends.item(step - self._base)
                 return
             position = request.stretch_position + 1
             if position + count >= len(self._position_ns):
                 self._grow_positions(position + count)
-            self._position_ns[position : position + count] += self._durations[base : base + count]
-            self._position_changes[position] += 1
-            self._position_changes[position + count] -= 1
-        request.last_token_ns = int(self._ends[step - self._base])
+            gaps = self._position_ns[position : position + count]
+            gaps += self._durations[base : base + count]
+            changes = self._position_changes
+            changes[position] += 1
+            changes[position + count] -= 1
+        request.last_token_ns = self._ends.item(step - self._base)
 
     def _place(self, positions: Int64Array, gaps: Int64Array) -> None:
         """Count one gap before each of these output tokens of one request."""
@@ -363,6 +363,9 @@ class Recorder:
         first = np.cumsum(steps) - steps
         self.busy_ns += int(durations.sum())
         self._work_out_memory(rows, steps, first, durations)
+        self.cascade_steps += sum(
+            count for row, count in zip(rows, self._row_steps, strict=True) if row.shared
+        )
         limiters = np.repeat(np.fromiter(map(attrgetter("limiter"), rows), np.int64, len(rows)), steps)
         for code, name in enumerate(LIMITERS):
             self.limiter_ns[name] += int(durations[limiters == code].sum())
@@ -373,41 +376,28 @@ class Recorder:
                 self.attribution.add(np.stack([columns[f"{cause}_ns"] for cause in CHARGED], axis=1))
         if self.keep_steps:
             self._keep(rows, steps, self._ends[begun : begun + count], durations, columns or {})
-        del self._rows[: len(self._row_steps)]
+        del self._rows[: len(rows)]
+        # A run may be under way that has given something back.
+        self._released = [(at - len(rows), *gone) for at, *gone in self._released if at >= len(rows)]
         self._row_steps.clear()
-        self._pending = 0
+        self._blocks.clear()
+        self._worked_out = self.steps
 
     def _work_out_memory(
         self, rows: Sequence[StepRow], steps: Int64Array, first: Int64Array, durations: Int64Array
     ) -> None:
         """Add up the KV blocks used and held, and the tokens in them, over time."""
-        size = self.growth_tokens
-        added = np.zeros(len(durations), dtype=np.int64)
-        # A member whose next block is due in d steps gets it in the composition d + 1 steps after the row's first.
-        many = [number for number, row_steps in enumerate(steps.tolist()) if row_steps > 1]
-        entries = [len(rows[number].due) for number in many]
-        total = sum(entries)
-        residue = np.fromiter(chain.from_iterable(rows[number].due for number in many), np.int64, total)
-        members = np.fromiter(
-            chain.from_iterable(rows[number].due.values() for number in many), np.int64, total
-        )
-        owner = np.repeat(np.array(many, dtype=np.int64), entries)
-        tick = np.repeat(np.fromiter((rows[number].tick for number in many), np.int64, len(many)), entries)
-        at = -(residue + tick) % size + 1
-        while True:
-            inside = at < steps[owner]
-            if not inside.any():
-                break
-            owner, at, members = owner[inside], at[inside], members[inside]
-            np.add.at(added, first[owner] + at, members)
-            at = at + size
+        added = np.array(self._blocks, dtype=np.int64)
         added += unfolded(rows, steps, "blocks")
         grown = np.cumsum(added)
         within = np.arange(len(durations)) - np.repeat(first, steps)
         grown -= np.repeat(grown[first], steps)
 
-        released = np.fromiter(chain.from_iterable(row.released for row in rows), np.int64, 4 * len(rows))
-        released = released.reshape(-1, 4).repeat(steps, axis=0)
+        released = np.zeros((len(rows), 4), dtype=np.int64)
+        for at, *gone in self._released:
+            if at < len(rows):
+                released[at] += gone
+        released = released.repeat(steps, axis=0)
         released[first] = 0
 
         def column(name: str) -> Int64Array:

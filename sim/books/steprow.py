@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +30,10 @@ class StepRow(NamedTuple):
     prefill : (new tokens, tokens cached before) of every other sequence
     contexts : single contexts, where the model's layers need them
     used_blocks, held_blocks, live_tokens : state of the KV cache once composed
-    due : block residue -> members, and the tick they refer to: when members need their next block
     limiter : code of what kept the batch from being larger
     running : requests admitted
     queries, rejected : tokens that each decoding sequence computes, and drafted tokens that are not accepted
     growth : what changes from step to step of a run in which sequences verify drafted tokens
-    released : blocks used, blocks held, live tokens and running requests gone after the first step of a run
     moved : what KV transfers did to it; a run meets none
     preempted : requests that were preempted when its first step was composed
     selected : entries of the prompts that end, and those kept of them, where that is chosen then [tokens]
@@ -52,14 +51,11 @@ class StepRow(NamedTuple):
     used_blocks: int
     held_blocks: int
     live_tokens: int
-    due: dict[int, int]
-    tick: int
     limiter: int
     running: int
     queries: int = 1
     rejected: int = 0
     growth: Growth | None = None
-    released: tuple[int, int, int, int] = (0, 0, 0, 0)
     moved: Moved = NOTHING
     preempted: int = 0
     waited: Mapping[str, float] = NOWHERE
@@ -72,6 +68,10 @@ class StepRow(NamedTuple):
         if self.growth is not None:
             return int(self.growth.keys[step]), int(self.growth.longest[step]), contexts
         return self.context_sum + step * self.n_decode, self.longest + step, contexts
+
+
+row_of: Callable[[tuple[Any, ...]], StepRow] = partial(tuple.__new__, StepRow)  # pyright: ignore[reportUnknownMemberType]
+"""Makes a row of all its fields, in their order."""
 
 
 def unfolded(

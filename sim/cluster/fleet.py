@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..clock import FAILURES, RETURNS, call_in_turn, is_late
+from ..clock import FAILURES, RETURNS, Call, is_late
 
 if TYPE_CHECKING:
     import simpy
@@ -123,7 +123,7 @@ class Fleet:
             at, down = due
             self._ups[replica] += 1
             up = self._ups[replica]
-            call_in_turn(self.env, at, lambda _: self._fail(replica, down, up), FAILURES)
+            Call(self.env, at, lambda _: self._fail(replica, down, up), FAILURES)
 
     def _fail(self, replica: int, down_ns: int, up: int) -> None:
         """Let a replica fail, unless it was shut down since it was up for the ``up``-th time."""
@@ -141,7 +141,7 @@ class Fleet:
             self.outages.spans[replica].append((failed, back))
             self.outages.requeued[replica] += self._give_back(replica, left)
             for time in {now + 1, back}:
-                call_in_turn(self.env, time, self._settle, RETURNS)
+                Call(self.env, time, self._settle, RETURNS)
 
         self.engines[replica].stop(stopped)
 

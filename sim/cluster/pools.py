@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
-from ..clock import RETURNS, call_in_turn
+from ..clock import RETURNS, Call
 from ..engine.request import Request, Status
 from .fleet import Fleet
 from .prefilling import PrefillEngine
@@ -206,7 +206,7 @@ class SplitFleet(Fleet):
         """Put something in a line that is looked at a nanosecond later."""
         now = self.env.now
         if not line or line[-1][0] < now:
-            call_in_turn(self.env, now + 1, then, RETURNS)
+            Call(self.env, now + 1, then, RETURNS)
         line.append((now, entry))
 
     def _handed_on(self, line: list[tuple[int, _Entry]]) -> list[_Entry]:
@@ -252,7 +252,7 @@ class SplitFleet(Fleet):
                 allocator = self.engines[leg.decode].allocator
                 blocks = allocator.blocks_of(leg.request.input_tokens) - cached // allocator.block_size
                 arrives = self.handovers.send(leg.entry, blocks, self.env.now)
-                call_in_turn(self.env, arrives, self._arriving(leg), RETURNS)
+                Call(self.env, arrives, self._arriving(leg), RETURNS)
 
     def _arriving(self, leg: Leg) -> Callable[[simpy.Event], None]:
         def arrived(_event: simpy.Event) -> None:
@@ -312,7 +312,7 @@ class SplitFleet(Fleet):
         self.outages.requeued[leg.decode] += 1
         self.outstanding[leg.decode] -= 1
         self.line.append(leg.request)
-        call_in_turn(self.env, self.env.now + 1, self._settle, RETURNS)
+        Call(self.env, self.env.now + 1, self._settle, RETURNS)
 
 
 def _in_order(leg: Leg) -> tuple[int, int]:

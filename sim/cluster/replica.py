@@ -89,9 +89,7 @@ class Replica:
         self.allocator = make_allocator(kind.resolved, kind.pool)
         self.scheduler = make_scheduler(kind.resolved, kind.model)
         self.accountant = accountant or make_accountant(kind.model, keep_steps=keep_steps, power=kind.power)
-        self.recorder = Recorder(
-            self.accountant, growth_tokens=self.allocator.growth_tokens, keep_steps=keep_steps
-        )
+        self.recorder = Recorder(self.accountant, keep_steps=keep_steps)
         if moves:
             self.recorder.attribution = None
         self.rules = speculation_of(kind.resolved)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any, final
 
-from ..clock import RETURNS, call_in_turn
+from ..clock import RETURNS, Call
 from ..metrics.slo import later_than
 from .failures import loading_ns
 from .fleet import Fleet
@@ -170,7 +170,7 @@ class ElasticFleet(Fleet):
         return list(range(self.scaler.first))
 
     def _look_later(self) -> None:
-        call_in_turn(self.env, self.env.now + self.scaler.every_ns, self._look, RETURNS)
+        Call(self.env, self.env.now + self.scaler.every_ns, self._look, RETURNS)
 
     def _look(self, _event: simpy.Event) -> None:
         if self.closed:
@@ -213,7 +213,7 @@ class ElasticFleet(Fleet):
                 self._expect_failure(replica)
                 self._settle(event)
 
-        call_in_turn(self.env, self.env.now + self.scaler.starting_ns[replica], up, RETURNS)
+        Call(self.env, self.env.now + self.scaler.starting_ns[replica], up, RETURNS)
 
     def _end(self, replica: int) -> None:
         """Send a replica no more requests, and end it when those it has have ended."""
@@ -226,7 +226,7 @@ class ElasticFleet(Fleet):
         if replica in self.draining and not self.outstanding[replica] and replica not in self.down:
             # A step composed for the last of them may still run.
             idle_ns = max(self.engines[replica].device_free_ns, self.env.now)
-            call_in_turn(self.env, idle_ns, lambda _: self._shut(replica), RETURNS)
+            Call(self.env, idle_ns, lambda _: self._shut(replica), RETURNS)
 
     def _shut(self, replica: int) -> None:
         if self.closed or replica not in self.draining:

@@ -163,16 +163,16 @@ class DecodeCohort:
 
     def blocks_needed(self, steps: int = 1) -> int:
         """Blocks that must be added to compute ``steps`` more tokens for every member [blocks]."""
+        size, tick, residues = self.block_size, self.tick, self.residues
         if steps == 1:
-            return self.residues.get(-self.tick % self.block_size, 0)
-        cycles, rest = divmod(steps, self.block_size)
-        needed = cycles * self.count
-        if rest:
-            size, tick = self.block_size, self.tick
-            for residue, count in self.residues.items():
-                if -(residue + tick) % size < rest:
-                    needed += count
-        return needed
+            return residues.get(-tick % size, 0)
+        cycles, rest = divmod(steps, size)
+        return cycles * self.count + sum(self.blocks_by_step(rest))
+
+    def blocks_by_step(self, steps: int) -> list[int]:
+        """Blocks that each of the next ``steps`` steps adds, as far as members grow evenly [blocks]."""
+        size, tick, residues = self.block_size, self.tick, self.residues
+        return [residues.get(-at % size, 0) for at in range(tick, tick + steps)]
 
     def blocks_at_most(self, steps: int) -> int:
         """Blocks that ``steps`` more steps need at most [blocks]; quicker than ``blocks_needed``."""

@@ -12,19 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
-from ..books.recorder import kv_state
-from ..clock import STEPS, call_at, call_in_turn, call_when, is_late
+from ..clock import STEPS, Call, call_when
 from .decoding import DecodeCohort
 from .drafting import SpeculativeCohort
 from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher
-from .outputs import Outputs
+from .jumping import Jumping
 from .pipeline import Pipeline, recall
 from .request import Request, Status, refusal, sort_as
 from .speculative import Drafted, Speculation
 from .stepload import StepLoad
-from .stopping import Stopping
 
 if TYPE_CHECKING:
     import simpy
@@ -34,16 +30,15 @@ if TYPE_CHECKING:
     from ..clock import Clock
     from ..device.resources import SharedDevice
     from ..kvcache.base import KVAllocator
-    from ..scheduler.base import ScheduledBatch, Scheduler
+    from ..scheduler.base import Scheduler
     from ..tiers.mover import Mover
     from .flight import Arrivals, Observer
     from .selection import PromptSelection
 
-LONGEST_RUN = 4096
 NOT_YET = 1 << 62
 
 
-class Engine(Outputs, Stopping):
+class Engine(Jumping):
     """One replica of a serving engine on a SimPy clock of integer nanoseconds.
 
     Parameters
@@ -259,7 +254,7 @@ class Engine(Outputs, Stopping):
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _wake_at(self, time_ns: int) -> None:
-        self._wake = call_at(self.env, time_ns, self._on_wake)
+        self._wake = Call(self.env, time_ns, self._on_wake)
 
     def _await(self, flight: Flight) -> None:
         """Wake up when a step ends."""
@@ -285,17 +280,8 @@ class Engine(Outputs, Stopping):
         self._wake = None
         self._busy = True
         now = self.env.now
-        flights = self.flights
-        if flights and (work := flights[0].work) is not None and work.completed:
-            flights[0].end_ns = now
-            self.recorder.end_one(flights[0])
-        if flights and flights[0].end_ns <= now:
-            flight = flights.popleft()
-            self._launch_next(now)
-            if self.run is not None and flight.last:
-                self._apply_before_run(flight, now)
-            else:
-                self._apply(flight)
+        if self.flights:
+            self._end_of(self.flights[0], now)
         if self.run is not None:
             if self._continue_run(now):
                 self._busy = False
@@ -304,10 +290,23 @@ class Engine(Outputs, Stopping):
         if self.among_others:
             if self.env.peek() <= now:  # others may end or arrive at this very instant
                 self._busy = False
-                self._wake = call_in_turn(self.env, now, self._on_turn, STEPS)
+                self._wake = Call(self.env, now, self._on_turn, STEPS)
                 return
             self.env.composed_ns = now
         self._go_on(now)
+
+    def _end_of(self, flight: Flight, now: int) -> None:
+        """Apply the first step under way, if it has ended by now."""
+        if flight.work is not None and flight.work.completed:
+            flight.end_ns = now
+            self.recorder.end_one(flight)
+        if flight.end_ns <= now:
+            self.flights.popleft()
+            self._launch_next(now)
+            if self.run is not None and flight.last:
+                self._apply_before_run(flight, now)
+            else:
+                self._apply(flight)
 
     def _on_turn(self, event: simpy.Event) -> None:
         """Compose what comes next: all that ends or arrives at this instant has."""
@@ -350,15 +349,6 @@ class Engine(Outputs, Stopping):
         if self.on_stopped is not None and not flights:
             self._hand_over(self.on_stopped)
 
-    def _apply_before_run(self, flight: Flight, now: int) -> None:
-        """Hand out the tokens of the step before the run, with which requests end, and see who comes for them."""
-        before = kv_state(self)
-        self._apply(flight)
-        self.recorder.released(before, kv_state(self))
-        self.deliver(now)
-        if self.waiting:
-            self._shorten_run(now)
-
     @property
     def _rests(self) -> bool:
         """Whether those who wait may wait for what others hold, who will say when to look again."""
@@ -367,10 +357,11 @@ class Engine(Outputs, Stopping):
     def _compose(self, now: int) -> bool:
         """Compose one step, or a run; tell whether it computes anything."""
         cohort, padding, rules = self.decoding, self.padding, self.speculation
-        cohort.switch(self._drafts(len(self.running)))
+        if rules is not None:
+            cohort.switch(self._drafts(len(self.running)))
         batch = self.scheduler.schedule(self, self.allocator)
         works = batch.decoding or batch.tokens
-        if not (self.running or self.waiting or batch.preempted) or (self._rests and not works):
+        if not works and (self._rests or not (self.running or self.waiting or batch.preempted)):
             return False  # the last who waited were shed, or all wait for what others hold
         load = StepLoad(self.timer.needs_contexts)
         if batch.decoding:
@@ -379,9 +370,10 @@ class Engine(Outputs, Stopping):
             load.add_cohort(padding)
         for request, tokens in batch.tokens.items():
             self.live_tokens += load.add_request(request, tokens, cohort.queries, rules)
-        load.complete(self)
+        if self.selection is not None or self.shared_prefix is not None:
+            load.complete(self)
 
-        start = max(now, self.device_free_ns)
+        start = self.device_free_ns if self.device_free_ns > now else now
         flight = Flight(now, start, start, self.steps, 1)
         if batch.decoding and (last := cohort.at_last()):
             flight.last = last
@@ -390,27 +382,9 @@ class Engine(Outputs, Stopping):
         if batch.decoding and self.fast_forward and not flight.last:
             steps = 1 + self._repetitions(batch, start)
             if steps > 1:
-                durations = cohort.run_ns(self.timer, load, steps)
-        if durations is None:
-            duration, timer = 0, cohort.timer(self.timer)
-            if self.pipeline is not None:
-                if not load.sampled:
-                    return False  # all who run are under way: what comes back first is waited for
-                flight.start_ns, flight.end_ns = self.pipeline.enter(now, load.counts)
-            else:
-                if load.sampled or self.depth == 1:
-                    duration = timer.step_ns(*load.counts)
-                flight.end_ns = start + duration
-            flight.steps = 1 if load.sampled or duration else 0
-            if self.mover is not None and flight.steps:
-                phased = cast("PhaseTimer", timer)
-                flight.end_ns, flight.moved = self.mover.step(
-                    start, duration, lambda: phased.phases(*load.counts)
-                )
-            if self.device is not None:
-                flight.end_ns = NOT_YET
-                if flight.steps:
-                    flight.launch = launcher(self.device, cast("PhaseTimer", timer), load.counts, duration)
+                durations = cohort.run_ns(self.timer, load, steps).tolist()
+        if durations is None and not self._time(flight, load, now):
+            return False  # all who run are under way: what comes back first is waited for
         if load.emitting:
             flight.emitting = load.emitting
             self._promote(load.emitting, flight)
@@ -418,31 +392,50 @@ class Engine(Outputs, Stopping):
             self.recorder.begin(self, flight, batch, load, 1 if durations is None else len(durations))
         else:
             self.recorder.empty_batches += 1
-        load.drop(self)
-        if durations is not None:
-            self._pace_ns = int(durations[0])
-            flight.end_ns = start + self._pace_ns
-            self.run = Run(flight, start + durations.cumsum())
-            arrival = self.next_arrival_ns()
-            if arrival is not None and not self.waiting:
-                # Known beforehand: whoever arrives next is seen at once, without cutting the run when it happens.
-                self._shorten_run(arrival)
-            change = self.scheduler.next_change_ns(self)
-            if change is not None:
-                self._shorten_run(change)
-            self._continue_run(now)
+        if load.selecting:
+            load.drop(self)
+        if durations is None:
+            self._send_off(flight, now)
         else:
-            if flight.steps and self.device is None:
-                self.recorder.end_one(flight)
-            self.steps += flight.steps
-            self.flights.append(flight)
-            if self.device is None:
-                self.device_free_ns = flight.end_ns
-            elif len(self.flights) == 1:
-                self._launch_next(now)
+            self._begin_run(flight, durations, now)
         if self.observer is not None:
             self.observer.composed(self, flight, batch)
         return load.sampled > 0
+
+    def _time(self, flight: Flight, load: StepLoad, now: int) -> bool:
+        """Find out when a single step ends, as far as that can be known; False if there is none to take."""
+        if self.pipeline is not None:
+            if not load.sampled:
+                return False
+            flight.start_ns, flight.end_ns = self.pipeline.enter(now, load.counts)
+            return True
+        duration, timer = 0, self.timer if self.speculation is None else self.decoding.timer(self.timer)
+        if load.sampled or self.depth == 1:
+            duration = timer.step_ns(*load.counts)
+        flight.end_ns = flight.start_ns + duration
+        if not (load.sampled or duration):
+            flight.steps = 0
+        if self.mover is not None and flight.steps:
+            phased = cast("PhaseTimer", timer)
+            flight.end_ns, flight.moved = self.mover.step(
+                flight.start_ns, duration, lambda: phased.phases(*load.counts)
+            )
+        if self.device is not None:
+            flight.end_ns = NOT_YET
+            if flight.steps:
+                flight.launch = launcher(self.device, cast("PhaseTimer", timer), load.counts, duration)
+        return True
+
+    def _send_off(self, flight: Flight, now: int) -> None:
+        """Send a single step on its way."""
+        self.steps += flight.steps
+        self.flights.append(flight)
+        if self.device is None:
+            if flight.steps:
+                self.recorder.end_one(flight)
+            self.device_free_ns = flight.end_ns
+        elif len(self.flights) == 1:
+            self._launch_next(now)
 
     def _drafts(self, running: int) -> int:
         """Return the tokens that a decoding request computes in a step of a batch of so many [tokens]."""
@@ -506,90 +499,3 @@ class Engine(Outputs, Stopping):
             and (request.max_tokens > request.output_tokens or last_tokens > 1)
             and request.input_tokens + request.output_tokens < self.max_model_len
         )
-
-    # -- runs ---------------------------------------------------------------------------------------------------
-
-    def _repetitions(self, batch: ScheduledBatch, start: int) -> int:
-        """Return how often the pure decode step just composed is sure to repeat [steps]."""
-        if self.individuals or batch.tokens or (self.speculation and self.timer.needs_contexts):
-            return 0
-        if self.mover is not None and not self._quiet(self.mover, start):
-            return 0
-        for ahead in self.flights:
-            if ahead.last and self.shared_prefix is not None:
-                return 0  # without those who end, the others may share more
-            # A request that ends meanwhile leaves its place to whoever waits; an over-running one leaves the batch.
-            if ahead.late or (
-                ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))
-            ):
-                return 0
-            if ahead.last and self._drafts(len(self.running) - len(ahead.last)) != self.decoding.queries:
-                return 0
-        more = min(self.scheduler.stable_steps(self, batch), self.decoding.steps_to_last(), LONGEST_RUN)
-        arrival = self.next_arrival_ns()
-        if arrival is not None and self._pace_ns:
-            # Only to spare work: what is computed beyond the next arrival is likely to be cut off.
-            more = min(more, max((arrival - start) // self._pace_ns + 2, 1))
-        return self.allocator.stable_steps(self.decoding, more)
-
-    def _quiet(self, mover: Mover, start: int) -> bool:
-        """Tell whether no transfer is under way at ``start``, nor ordered by what is about to become known."""
-        tracked = self.allocator.tracks_content_of
-        return mover.idle_at(start) and not any(any(map(tracked, ahead.emitting)) for ahead in self.flights)
-
-    def _continue_run(self, now: int) -> bool:
-        """Wake up at the next composition that may differ, or when requests end before it; False if that is now."""
-        assert self.run is not None
-        due = self.run.due_ns(self.depth)
-        if due <= now:
-            return False
-        flights = self.flights
-        self._wake_at(flights[0].end_ns if flights and flights[0].last else due)
-        return True
-
-    def _cut(self, now: int) -> None:
-        """End the run at the first composition that sees what arrived now: those made now have not if it came late."""
-        late = self.among_others and is_late(self.env)
-        if self._shorten_run(now + late) and not self._continue_run(now):
-            self._wake_at(now)
-
-    def _shorten_run(self, arrival_ns: int) -> bool:
-        """End the run at the first composition that sees an arrival; False if it ends before anyway."""
-        assert self.run is not None
-        return self.run.shorten(arrival_ns, self.depth)
-
-    def _settle_run(self) -> None:
-        """Apply the steps of the run that have ended; the last one stays in flight if it was composed ahead."""
-        run, self.run = self.run, None
-        assert run is not None
-        first, ends, cohort = run.first, run.ends_ns, self.decoding
-        more = len(ends) - 1
-        if more:
-            self.allocator.grow(cohort, more)
-            self.live_tokens += cohort.advance(more)
-            if self.padding.count:
-                self.padding.advance(more)
-        starts = np.empty_like(ends)
-        starts[0] = first.start_ns
-        starts[1:] = ends[:-1]
-        self.recorder.end_run(first, ends - starts, ends)
-        self.recorder.jumps += 1
-        self.steps += 1 + more
-        self.device_free_ns = int(ends[-1])
-        if self.observer is not None:
-            self.observer.repeated(self, first, starts, ends)
-        tail = first
-        if self.depth == 1:
-            first.end_ns, first.steps = int(ends[-1]), 1 + more
-        elif more:
-            first.end_ns, first.steps = int(ends[-2]), more
-            self._apply(first)
-            composed = int(ends[-3]) if more > 1 else first.start_ns
-            tail = Flight(composed, int(ends[-2]), int(ends[-1]), first.step + more, 1)
-        tail.last = cohort.at_last()
-        if tail.last:
-            self._retire(tail.last, None, tail.step - 1)
-        if self.depth == 1:
-            self._apply(first)
-        else:
-            self.flights.append(tail)

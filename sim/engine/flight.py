@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -132,35 +134,45 @@ def launcher(
 
 
 class Run:
-    """The composed-ahead repetition of a decode step that has not been cut yet: ``ends_ns[i]`` ends its i-th step."""
+    """The composed-ahead repetition of a decode step that has not been cut yet.
 
-    __slots__ = ("ends_ns", "first")
+    Attributes
+    ----------
+    first : its first step
+    durations_ns : what each step takes, of those that were cut off too [ns]
+    bounds_ns : when its i-th step starts, and at last when the last one ends [ns]
+    """
 
-    def __init__(self, first: Flight, ends_ns: np.ndarray) -> None:
+    __slots__ = ("bounds_ns", "durations_ns", "first")
+
+    def __init__(self, first: Flight, durations_ns: list[int]) -> None:
         self.first = first
-        self.ends_ns = ends_ns
+        self.durations_ns = durations_ns
+        self.bounds_ns = list(accumulate(durations_ns, initial=first.start_ns))
+
+    def __len__(self) -> int:
+        return len(self.bounds_ns) - 1
 
     def due_ns(self, depth: int) -> int:
         """Return when the first composition after the run is made, ``depth`` steps being composed ahead [ns]."""
-        ahead = len(self.ends_ns) - depth
-        return int(self.ends_ns[ahead]) if ahead >= 0 else self.first.start_ns
+        return self.bounds_ns[max(len(self.bounds_ns) - depth, 0)]
 
     def shorten(self, arrival_ns: int, depth: int) -> bool:
         """End the run at the first composition that sees an arrival; False if it ends before anyway."""
-        ends, lag = self.ends_ns, depth - 1
+        bounds, lag = self.bounds_ns, depth - 1
         # Composition m of the run is made at the end of its step m - 1 - lag, or at the run's start.
-        first = lag and arrival_ns <= self.first.start_ns
-        seen = 1 if first else int(ends.searchsorted(arrival_ns)) + 1 + lag
-        if seen >= len(ends):
+        first = lag and arrival_ns <= bounds[0]
+        seen = 1 if first else bisect_left(bounds, arrival_ns, 1) + lag
+        if seen >= len(bounds) - 1:
             return False
-        self.ends_ns = ends[:seen]
+        del bounds[seen + 1 :]
         return True
 
     def composed_before(self, time_ns: int, depth: int) -> int:
         """Return how many steps after the first were composed before a time within the run [steps]."""
-        lag = depth - 1
-        made = int(self.ends_ns.searchsorted(time_ns)) + (lag and self.first.start_ns < time_ns)
-        return min(made, len(self.ends_ns) - 1)
+        bounds, lag = self.bounds_ns, depth - 1
+        made = bisect_left(bounds, time_ns, 1) - 1 + (lag and bounds[0] < time_ns)
+        return min(made, len(bounds) - 2)
 
 
 class EngineState(NamedTuple):

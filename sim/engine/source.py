@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from ..clock import ARRIVALS, LATE, call_at, call_in_turn, is_late
+from ..clock import ARRIVALS, LATE, Call, is_late
 from ..fields import WorkloadError
 from ..workload.workload import LATEST_NS
 from .request import Request
@@ -135,9 +135,9 @@ class Source:
             self._waking_ns = due
             if self.in_turn:
                 late = due == self.env.now and is_late(self.env)
-                call_in_turn(self.env, due, self._on_due, LATE if late else ARRIVALS)
+                Call(self.env, due, self._on_due, LATE if late else ARRIVALS)
             else:
-                call_at(self.env, due, self._on_due)
+                Call(self.env, due, self._on_due)
 
     def _on_due(self, _event: simpy.Event) -> None:
         if self._waking_ns is not None and self._waking_ns <= self.env.now:

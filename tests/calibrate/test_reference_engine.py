@@ -125,7 +125,7 @@ def simulated(workload: Workload, policy: VllmV1, num_blocks: int) -> tuple[Comp
         source.finished(request)
 
     engine = Engine(
-        env, policy, allocator, LinearCost(), Recorder(growth_tokens=BLOCK), max_model_len=64,
+        env, policy, allocator, LinearCost(), Recorder(), max_model_len=64,
         fast_forward=False, cohort=False, on_finish=finished, observer=seen,
     )  # fmt: skip
     source = Source(env, workload.iter_requests(), engine.submit, workload.closed_loop)

@@ -241,7 +241,7 @@ def make_engine(case: Case, env: Any, kind: type[Engine] = Engine, **options: An
     )
     return kind(
         env, make_scheduler(case), allocator, cost,
-        Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True),
+        Recorder(keep_steps=True),
         max_model_len=case.max_model_len, async_scheduling=case.async_scheduling, mover=mover_of(allocator),
         speculation=rules, pipeline=Pipeline(StagesCost(case.stages, case.needs_contexts)) if case.stages else None,
         **options,

@@ -28,7 +28,7 @@ class Shared:
 
 def start(case: Case, env: simpy.Environment, device: SharedDevice) -> Shared:
     allocator = make_allocator(case)
-    recorder = Recorder(growth_tokens=allocator.growth_tokens, keep_steps=True)
+    recorder = Recorder(keep_steps=True)
     requests = [Request(index, **fields) for index, fields in enumerate(case.requests)]
     engine = Engine(
         env, make_scheduler(case), allocator, LinearCost(*case.cost, needs_contexts=case.needs_contexts), recorder,

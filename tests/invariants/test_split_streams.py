@@ -72,7 +72,7 @@ def serve(case: Case, share: float) -> dict[str, Any]:
     device = SharedDevice(env, dict.fromkeys(("hbm", "compute", "link"), 1.0))
     allocator = make_allocator(case)
     free = allocator.free_blocks
-    recorders = [Recorder(growth_tokens=allocator.growth_tokens) for _ in range(2)]
+    recorders = [Recorder() for _ in range(2)]
     costs = [OnShare(share, *case.cost), OnShare(1.0 - share, *case.cost)]
     meter = PoolMeter(lambda: (prefill, decode))
     common: dict[str, Any] = {

@@ -242,7 +242,7 @@ def run_case(
         for index, row in enumerate(case["requests"])
     ]
     queue = sorted(requests, key=lambda request: (request.arrival_ns, request.index))
-    recorder = Recorder(growth_tokens=size)
+    recorder = Recorder()
     log = Log()
     scheduler = VllmV1(
         max_num_seqs=config["max_num_seqs"],

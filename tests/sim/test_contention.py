@@ -13,7 +13,7 @@ waits = st.dictionaries(st.sampled_from(sorted(contention.CAUSES_OF)), st.floats
 
 
 def row(waited):
-    return StepRow(1, 1, 1, 0, 1, [], None, 0, 0, 0, {}, 0, 0, 1, waited=waited)
+    return StepRow(1, 1, 1, 0, 1, [], None, 0, 0, 0, 0, 1, waited=waited)
 
 
 @given(st.lists(st.tuples(amounts, waits), min_size=1, max_size=6))

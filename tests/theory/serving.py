@@ -120,7 +120,7 @@ class Shape:
         limits = {"max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": 1 << 30}
         offered = limits | {"max_model_len": self.most, "slo_classes": SLO}
         policy = make_policy(find_policy("scheduler", self.scheduler, ""), offered, self.options, "")
-        recorder = Recorder(growth_tokens=1, keep_steps=True)
+        recorder = Recorder(keep_steps=True)
         return Engine(env, policy, allocator, cost, recorder, max_model_len=self.most, **arguments)
 
 
