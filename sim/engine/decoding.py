@@ -41,7 +41,7 @@ class DecodeCohort:
         self.tick: int = 0
         self.context_sum = 0
         self.residues: dict[int, int] = {}
-        self._last_ticks: dict[Request, tuple[int, int]] = {}
+        self._joined: dict[Request, int] = {}
         self._leaving: list[tuple[int, int, Request]] = []
         self._sequence = 0
         self._longest: int | None = 0
@@ -61,10 +61,9 @@ class DecodeCohort:
         self.context_sum += held
         residue = offset % self.block_size
         self.residues[residue] = self.residues.get(residue, 0) + 1
-        last = self.tick + steps
         self._sequence += 1
-        self._last_ticks[request] = (last, self._sequence)
-        heappush(self._leaving, (last, self._sequence, request))
+        self._joined[request] = self._sequence
+        heappush(self._leaving, (self.tick + steps, self._sequence, request))
         if self._longest is not None and offset > self._longest - self.tick:
             self._longest = held
 
@@ -72,7 +71,7 @@ class DecodeCohort:
         """Remove a request and write its computed tokens back to it."""
         offset = self.members.pop(request)
         self.count -= 1
-        del self._last_ticks[request]
+        del self._joined[request]
         held = offset + self.tick
         request.num_computed_tokens = held + request.num_evicted_tokens
         self.context_sum -= held
@@ -103,15 +102,16 @@ class DecodeCohort:
     @property
     def keys_read(self) -> tuple[int, int]:
         """Keys that the step composed last reads: all together, and by the longest sequence [tokens]."""
-        return self.context_sum, self.longest
+        longest = self._longest
+        return self.context_sum, self.longest if longest is None else longest
 
     def advance(self, steps: int) -> int:
         """Compute ``steps`` more steps; return the tokens that are computed and kept [tokens]."""
         self.tick += steps
         tokens = steps * self.count
         self.context_sum += tokens
-        if self._longest is not None:
-            self._longest = self._longest + steps if self.count else 0
+        if self._longest is not None and self.count:
+            self._longest += steps
         return tokens
 
     def run_ns(self, timer: StepTimer, load: StepLoad, steps: int) -> npt.NDArray[np.int64]:
@@ -144,20 +144,18 @@ class DecodeCohort:
 
     def steps_to_last(self) -> int:
         """Steps until some member's last token is computed; 0 without members [steps]."""
-        heap = self._leaving
-        while heap and self._last_ticks.get(heap[0][2]) != heap[0][:2]:
+        heap, joined = self._leaving, self._joined
+        while heap and joined.get(heap[0][2]) != heap[0][1]:
             heappop(heap)
         return heap[0][0] - self.tick if heap else 0
 
     def at_last(self) -> list[Request]:
         """Take the members whose last token has just been computed; they stay members."""
         found: list[Request] = []
-        heap = self._leaving
-        if not heap or heap[0][0] > self.tick:
-            return found
-        while heap and heap[0][0] <= self.tick:
-            last, sequence, request = heappop(heap)
-            if self._last_ticks.get(request) == (last, sequence):
+        heap, tick = self._leaving, self.tick
+        while heap and heap[0][0] <= tick:
+            _, sequence, request = heappop(heap)
+            if self._joined.get(request) == sequence:
                 found.append(request)
         return found
 

@@ -108,7 +108,7 @@ class SpeculativeCohort(DecodeCohort):
         # The step that is computed in vain is not its last.
         last = self.tick + end - (way.computed[-1] > request.num_tokens_needed)
         self._sequence += 1
-        self._last_ticks[request] = (last, self._sequence)
+        self._joined[request] = self._sequence
         if steps > 0:
             heappush(self._leaving, (last, self._sequence, request))
         at = self._room(end)
@@ -150,7 +150,7 @@ class SpeculativeCohort(DecodeCohort):
     def leave(self, request: Request) -> None:
         """Remove a request and write its progress back to it."""
         del self.members[request]
-        del self._last_ticks[request]
+        del self._joined[request]
         way, state = self._ways.pop(request), request.draft
         assert state is not None
         self.count -= 1

@@ -259,13 +259,13 @@ class Engine(Jumping):
     def _await(self, flight: Flight) -> None:
         """Wake up when a step ends."""
         if flight.work is None:
-            self._wake_at(flight.end_ns)
+            self._wake = Call(self.env, flight.end_ns, self._on_wake)
         else:
             self._wake = call_when(flight.work.done, self._on_wake)
 
     def _launch_next(self, now: int) -> None:
         """On a shared device, start the step that comes next: the one before it has just ended."""
-        if self.device is None or not self.flights:
+        if not self.flights:
             return
         flight = self.flights[0]
         if flight.launch is not None:
@@ -302,7 +302,8 @@ class Engine(Jumping):
             self.recorder.end_one(flight)
         if flight.end_ns <= now:
             self.flights.popleft()
-            self._launch_next(now)
+            if self.device is not None:
+                self._launch_next(now)
             if self.run is not None and flight.last:
                 self._apply_before_run(flight, now)
             else:
@@ -327,14 +328,16 @@ class Engine(Jumping):
                 worked = self._compose(now)
                 if self.run is not None:
                     break
-                rests = not worked and self._rests
-                if rests and not flights:
-                    break
-                if self.waiting and not (worked or rests or self.running or any(f.steps for f in flights)):
-                    raise RuntimeError(
-                        f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
-                    )
-                idles = not worked and (self.pipeline or rests or not (self.running or self.waiting))
+                idles = False
+                if not worked:
+                    rests = self._rests
+                    if rests and not flights:
+                        break
+                    if self.waiting and not (rests or self.running or any(f.steps for f in flights)):
+                        raise RuntimeError(
+                            f"the {self.scheduler.name} scheduler admits nobody to an empty engine"
+                        )
+                    idles = bool(self.pipeline or rests or not (self.running or self.waiting))
                 if len(flights) < self.depth and not idles:
                     continue
             if not flights:
@@ -343,7 +346,8 @@ class Engine(Jumping):
                 self._await(flights[0])
                 break
             flight = flights.popleft()
-            self._launch_next(now)
+            if self.device is not None:
+                self._launch_next(now)
             self._apply(flight)
         self._busy = False
         if self.on_stopped is not None and not flights:

@@ -71,7 +71,7 @@ class Source:
         due = self._due
         while due and due[0][0] <= now:
             request = heappop(due)[2]
-            if self.closed_loop is None and not self._waited(request):
+            if self.closed_loop is None and (self.follows is None or not self._waited(request)):
                 self._draw()
             self.submitted += 1
             self.submit(request)
@@ -82,6 +82,8 @@ class Source:
 
     def finished(self, request: Request) -> None:
         """Learn that a request has ended: who waited for its answer sends the next, or a user begins another."""
+        if self.follows is None and self.closed_loop is None:
+            return
         ended = request.last_token_ns if request.last_token_ns >= 0 else self.env.now
         if request.index in self._held:
             self._send(self._held.pop(request.index), ended)
@@ -109,7 +111,7 @@ class Source:
 
     def _draw(self, ended_ns: int | None = None) -> bool:
         request = next(self.requests, None)
-        while request is not None and self._waited(request):
+        while self.follows is not None and request is not None and self._waited(request):
             self._hold(request)
             request = next(self.requests, None)
         if request is None:

@@ -49,13 +49,15 @@ class StepLoad:
     def add_cohort(self, cohort: DecodeCohort) -> int:
         """Take every member a step further; return the tokens that are computed and kept [tokens]."""
         tokens = cohort.advance(1)
-        count, rows = cohort.count, cohort.count * cohort.queries
+        count = cohort.count
+        rows = count * cohort.queries
         self.n_decode += count
         self.sampled += rows
         self.rejected += rows - tokens
         context_sum, longest = cohort.keys_read
         self.context_sum += context_sum
-        self.longest = max(self.longest, longest)
+        if longest > self.longest:
+            self.longest = longest
         if self.contexts is not None:
             self.contexts += cohort.contexts()
         return tokens

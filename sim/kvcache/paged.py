@@ -128,14 +128,18 @@ class PagedAllocator(PageAllocator[Holding]):
     ) -> bool:
         swapped = self.swap is not None and request in self.swap
         hits = cached // self.block_size
-        found = self._content.leading(request.block_hashes, min(hits, len(request.block_hashes)))
+        found = (
+            self._content.leading(request.block_hashes, min(hits, len(request.block_hashes))) if hits else []
+        )
         shared = found[-1][1] if found else 0
         restored = private = 0
         if not swapped:
             restored = min(hits, len(request.block_hashes)) - shared
             private = hits - shared - restored
-        idle = private + sum(end - run.start for run, end in found if not run.holders)
-        bounded = self._bounded(request.num_tokens_needed)
+        idle = private
+        if found:
+            idle += sum(end - run.start for run, end in found if not run.holders)
+        bounded = 0 if self.bounded_blocks is None else self.bounded_blocks(request.num_tokens_needed)
         wanted = -(-max(tokens, must_hold) // self.block_size) - shared - private + bounded
         if wanted + idle + keep_free > self.free_blocks:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -57,12 +58,21 @@ class Router(ABC):
 def least(candidates: Sequence[int], outstanding: Sequence[int], after: int) -> int:
     """Return the candidate with fewest outstanding requests; of equals, the first behind ``after`` in a circle.
 
+    ``candidates`` are in ascending order.
+
     >>> least([0, 1, 2], [3, 1, 1], after=1), least([0, 1, 2], [3, 1, 1], after=2)
     (2, 1)
     """
-    loads = list(map(outstanding.__getitem__, candidates))
-    fewest = min(loads)
-    if loads.count(fewest) == 1:
+    loads = loads_of(candidates, outstanding)
+    fewest, behind = min(loads), bisect_right(candidates, after)
+    try:
+        return candidates[loads.index(fewest, behind)]
+    except ValueError:
         return candidates[loads.index(fewest)]
-    equals = [each for each, load in zip(candidates, loads, strict=True) if load == fewest]
-    return next((each for each in equals if each > after), equals[0])
+
+
+def loads_of(candidates: Sequence[int], outstanding: Sequence[int]) -> Sequence[int]:
+    """Return the outstanding requests of each candidate; all replicas are the usual ones."""
+    if len(candidates) == len(outstanding):
+        return outstanding
+    return list(map(outstanding.__getitem__, candidates))

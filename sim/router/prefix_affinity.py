@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ..kvcache.runs import Run, RunIndex
-from .base import ClusterView, Router, least
+from .base import ClusterView, Router, least, loads_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ class PrefixAffinity(Router):
             self._forget(run, len(run))
 
     def _unbalanced(self, view: ClusterView) -> bool:
-        loads = list(map(view.outstanding.__getitem__, view.ready))
+        loads = loads_of(view.ready, view.outstanding)
         most, fewest = max(loads), min(loads)
         return most - fewest > self.balance_abs_threshold and most > self.balance_rel_threshold * fewest
 
