@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ Int64Array = NDArray[np.int64]
 
 STEP_CAUSES = (*CAUSES, "host")
 """Columns of ``StepAccount.causes_ns``; a step is never idle, transferring or in a pipeline bubble."""
-_TERM_FIELDS = tuple(DecodeTerms.__dataclass_fields__)
+_FIELDS_OF = attrgetter(*DecodeTerms.__dataclass_fields__)  # q is the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,9 +331,8 @@ def _visible(kind: AttentionKind, columns: StepColumns, rows: Rows) -> tuple[Arr
 
 def _gather(terms: Sequence[DecodeTerms], where: Int64Array) -> DecodeTerms:
     """Return decode terms whose fields, but for ``q``, are arrays over steps."""
-    fields = {name: np.array([getattr(term, name) for term in terms])[where] for name in _TERM_FIELDS}
-    fields["q"] = terms[0].q  # pyright: ignore[reportArgumentType]
-    return DecodeTerms(**fields)  # pyright: ignore[reportArgumentType]
+    table = np.array(list(map(_FIELDS_OF, terms)), dtype=np.float64).T
+    return DecodeTerms(terms[0].q, *(column[where] for column in table[1:]))
 
 
 def _whole(causes: Sequence[Array], duration_ns: Int64Array) -> Int64Array:

@@ -104,6 +104,12 @@ class AttentionKind:
         blocks = -(-longest // block) * MOST_BLOCKS
         return blocks - (-context_sum // (batch * block)) if batch > self.one_wave else blocks
 
+    def steady_steps(self, batch: int, context_sum: int, longest: int) -> int:
+        """Return for how many steps, this one included, ``span`` stays what it is: it never falls [steps]."""
+        block = self.decode_params.key_block
+        steps = -longest % block + 1
+        return min(steps, -context_sum % (batch * block) // batch + 1) if batch > self.one_wave else steps
+
     def spans(
         self, batch: NDArray[np.int64] | int, sums: NDArray[np.int64], longest: NDArray[np.int64]
     ) -> NDArray[np.int64]:

@@ -206,18 +206,19 @@ class StepModel:
         if shared and self.shared_prefix is not None:
             own = (context_sum - n_decode * shared, longest - shared)
             return self.decode_run_ns(n_decode, *own, steps) + self.shared_prefix.ns(n_decode, shared)
-        if steps <= FEW and (few := self._few_ns(n_decode, context_sum, longest, steps)) is not None:
-            return np.array(few)
-        kind, more, ramp = self.kinds[0], steps - 1, self._ramps.of(n_decode, steps)
-        first = kind.span(n_decode, context_sum, longest)
-        if first == kind.span(n_decode, context_sum + n_decode * more, longest + more):  # it never falls
-            return self._piece(n_decode, first).run_ns(context_sum, ramp)
+        kind, at, keys = self.kinds[0], 0, context_sum
         out = np.empty(steps, dtype=np.int64)
-        grown = np.arange(steps, dtype=np.int64)
-        spans = kind.spans(n_decode, context_sum + n_decode * grown, longest + grown)
-        for start, end in stretches(spans):
-            piece = self._piece(n_decode, int(spans[start]))
-            out[start:end] = piece.run_ns(context_sum, ramp[start:end])
+        while at < steps:
+            span = kind.span(n_decode, keys, longest)
+            piece = self._durations.get((n_decode, span)) or self._piece(n_decode, span)
+            count = min(kind.steady_steps(n_decode, keys, longest), steps - at)
+            end = at + count
+            few = piece.few_ns(keys, count) if count <= FEW else None
+            if few is None:
+                out[at:end] = piece.run_ns(context_sum, self._ramps.of(n_decode, steps)[at:end])
+            else:
+                out[at:end] = few
+            at, keys, longest = end, keys + n_decode * count, longest + count
         return out
 
     def phases(
@@ -353,18 +354,6 @@ class StepModel:
         for group in self.tokens.experts:
             total = total + group.touched_bytes(counts.astype(np.float64))
         return total[where]
-
-    def _few_ns(self, batch: int, context_sum: int, longest: int, steps: int) -> list[int] | None:
-        """Return what ``decode_run_ns`` does of a few steps, None where plain numbers do not tell [ns]."""
-        kind, more = self.kinds[0], steps - 1
-        span = kind.span(batch, context_sum, longest)
-        if not more or span == kind.span(batch, context_sum + batch * more, longest + more):
-            piece = self._durations.get((batch, span)) or self._piece(batch, span)
-            return piece.few_ns(context_sum, steps)
-        half = steps // 2
-        before = self._few_ns(batch, context_sum, longest, half)
-        after = self._few_ns(batch, context_sum + batch * half, longest + half, steps - half)
-        return None if before is None or after is None else before + after
 
     def _piece(self, batch: int, span: int) -> DecodePiece:
         """Return what decode steps take whose longest and mean sequences keep their numbers of key blocks."""

@@ -140,6 +140,8 @@ class TokenTimes:
     collectives: Collectives = ALONE
     _exact: dict[int, float] = field(default_factory=dict[int, float])
     _cells: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
+    _ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _parts_at_ends: dict[str, KernelTime] = field(default_factory=dict[str, KernelTime])
 
     def seconds(self, m: int) -> float:
         """Return the time of a step's token part at ``m`` (padded) tokens [s].
@@ -302,7 +304,7 @@ class TokenTimes:
         low = np.where(beyond, cell * CELL + 1, m)
         high = np.where(beyond, (cell + 1) * CELL, m)
         ends, where = np.unique(np.concatenate([low, high]), return_inverse=True)
-        exact = self.parts(ends.astype(np.float64))
+        exact = self._at(ends)
         weight = (m - low) / (CELL - 1.0)
         at_low, at_high = where[: len(m)], where[len(m) :]
 
@@ -311,6 +313,19 @@ class TokenTimes:
             return values[at_low] + (values[at_high] - values[at_low]) * weight
 
         return {name: time.map(between) for name, time in exact.items()}
+
+    def _at(self, m: NDArray[np.int64]) -> dict[str, KernelTime]:
+        """Return ``parts`` at distinct ends of cells, in ascending order: soon all of them are known [s]."""
+        known = self._ends
+        place = np.searchsorted(known, m)
+        if len(known) <= place.max(initial=-1) or not np.array_equal(known[place], m):
+            known = self._ends = np.union1d(known, m)
+            self._parts_at_ends = self.parts(known.astype(np.float64))
+            place = np.searchsorted(known, m)
+        return {
+            name: time.map(lambda value: np.broadcast_to(np.asarray(value), known.shape)[place])
+            for name, time in self._parts_at_ends.items()
+        }
 
     def _total(self, m: Array) -> Array:
         total = np.zeros_like(m)
