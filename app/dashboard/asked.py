@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from os import PathLike
 
 
+OTHER = "b_"
+"""Before the names of the levers of the second scenario, in an address."""
+SUGGESTED: Mapping[str, Value] = {
+    "device": "h200_sxm", "kv": "fp8", "weights": "fp8", "tp": "2", "bw": 1.5, "mem": 1.5, "flops": 1.5,
+    "link": 1.5, "scheduler": "sarathi", "seqs": 64, "chunked": "off", "async": "off", "prefix": "off",
+    "allocator": "contiguous",
+}  # fmt: skip
+"""Where the levers of B stand at first: somewhere else than A's."""
 BURSTY = 2.0
 """Coefficient of variation of gaps that come in bursts, where a file states none [-]."""
 Z99 = 2.3263
@@ -243,6 +251,32 @@ def read_address(
         except ValueError as error:
             notes.append(f"{prefix}{each.key}: {error}{_nearest(each, words[-1])}; the default is used")
     return values, notes
+
+
+def moves_in(base: Base, given: Sequence[str] | None) -> list[str]:
+    """Return which levers the second scenario moves, by the words of an address; without any, the bandwidth of the HBM.
+
+    >>> moves_in(base_of(), ["kv,nothing"]), moves_in(base_of(), [])
+    (['kv'], ['bw'])
+    """
+    names = {each.key for each in base.levers}
+    return [key for key in given[-1].split(",") if key in names] if given else ["bw"]
+
+
+def other_values(base: Base, values: Values, given: Mapping[str, Sequence[str]]) -> dict[str, Value]:
+    """Return where the levers of the second scenario stand as a page opens.
+
+    Parameters
+    ----------
+    values : where those of the first stand
+    given : name -> words, of the address
+    """
+    said = read_address(base, given, OTHER)[0]
+    moves = moves_in(base, given.get("b"))
+    return dict(values) | {
+        key: said[key] if given.get(OTHER + key) else SUGGESTED.get(key, base.lever(key).default)
+        for key in moves
+    }
 
 
 def _nearest(lever: Lever, word: str) -> str:

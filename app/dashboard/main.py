@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 from membound.app.dashboard import bottleneck, calibration, capacity, load, timeline, whatif
 from membound.app.dashboard.asked import base_of
+from membound.app.dashboard.opening import SCENARIO_VARIABLE
 from membound.app.dashboard.serve import PAGE
 from membound.app.dashboard.sidebar import Asked, note_of_address, notes, share, sidebar
 from membound.app.dashboard.work import stop_others
 from membound.hwmodels.errors import MemboundError
 
-SCENARIO_VARIABLE = "MEMBOUND_DASHBOARD_SCENARIO"
 PAGES: Mapping[str, tuple[str, Callable[[Asked], None]]] = {
     "what-if": ("What-if", whatif.page),
     "bottleneck": ("Bottleneck", bottleneck.page),
@@ -70,16 +70,6 @@ def run(only: str | None = None) -> None:
     except MemboundError as error:
         st.error(str(error), icon=":material/error:")
     stop_others()
-
-
-def read_ahead() -> None:
-    """Read what every page reads, so that the first one is quick."""
-    from membound.app.dashboard.asked import scenario_of
-    from membound.sim.run import step_model
-    from membound.sim.scenario import resolve
-
-    base = base_of(os.environ.get(SCENARIO_VARIABLE))
-    step_model(resolve(scenario_of(base, base.defaults())))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ Nothing here knows Streamlit.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +30,8 @@ STORE_VARIABLE = "MEMBOUND_DASHBOARD_STORE"
 HELD_RUNS = 12
 """Whole runs kept in memory; each takes up to a few hundred bytes a step."""
 HELD_STUDIES = 64
+WAIT_S = 0.1
+"""How often who waits for another's run looks whether it is still wanted [s]."""
 SHORT = 100
 """Requests of runs that take no longer than starting a process."""
 DRAWS = 19
@@ -56,6 +60,8 @@ class Answer:
 
 _runs: Kept[Answer] = Kept(HELD_RUNS)
 _studies: Kept[Any] = Kept(HELD_STUDIES)
+_making: dict[str, threading.Lock] = {}
+_making_lock = threading.Lock()
 
 
 def store_folder() -> Path:
@@ -76,14 +82,31 @@ def answer(scenario: Scenario, progress: Progress | None = None) -> Answer:
     MemboundError : as ``simulate``
     """
     name = hash_of(scenario)
-    found = _runs.get(name)
-    if found is not None:
-        return found
+    with _alone(name, progress):
+        return _runs.get(name) or _made(scenario, name, progress)
+
+
+def _made(scenario: Scenario, name: str, progress: Progress | None) -> Answer:
     resolved = resolve(scenario)
     result = simulate(resolved, keep_steps=True, progress=progress)
     made = Answer(scenario, resolved, name, result, result.summary())
     _give_to_store(made)
     return _runs.keep(name, made)
+
+
+@contextmanager
+def _alone(name: str, progress: Progress | None) -> Iterator[None]:
+    """Let nobody else make the same run meanwhile; who waits can be stopped."""
+    with _making_lock:
+        lock = _making.setdefault(name, threading.Lock())
+    while not lock.acquire(timeout=WAIT_S):
+        if progress is not None:
+            progress(0, 0)
+    try:
+        yield
+    finally:
+        lock.release()
+        _making.pop(name, None)
 
 
 def hash_of(scenario: Scenario) -> str:

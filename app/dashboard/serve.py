@@ -22,6 +22,8 @@ PAGE = "page"
 """In an address of the first page: the page that is meant."""
 TRIED = 20
 """Ports tried after one that is taken."""
+READY_S = 4.0
+"""How long the address is kept back at most until the first page is at hand [s]."""
 UPLOAD_MB = 20
 """Largest file that a page takes [MB]."""
 
@@ -102,11 +104,15 @@ def serve(scenario: Path | None, port: int, store: Path | None, told: Callable[[
     import streamlit as st
     from starlette.middleware import Middleware
 
-    from . import main
+    from . import main, opening
 
-    main.read_ahead()
-    threading.Thread(target=_tell, args=(found, told), daemon=True).start()
-    app = st.App(main.__file__, middleware=[Middleware(ThroughTheFirstPage, pages=list(main.PAGES)[1:])])
+    threading.Thread(target=_tell, args=(found, told, opening.begin()), daemon=True).start()
+    titles = {name: title for name, (title, _) in main.PAGES.items()}
+    middleware = [
+        Middleware(ThroughTheFirstPage, pages=list(titles)[1:]),
+        Middleware(opening.Opening, titles=titles),
+    ]
+    app = st.App(main.__file__, middleware=middleware)
     app.run(config=options(found))
 
 
@@ -139,8 +145,9 @@ class ThroughTheFirstPage:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _tell(port: int, told: Callable[[str], None]) -> None:
-    """Say the address as soon as somebody answers there."""
+def _tell(port: int, told: Callable[[str], None], ready: threading.Thread) -> None:
+    """Say the address as soon as somebody answers there and has something to show."""
+    ready.join(READY_S)
     for _ in range(600):
         with socket.socket() as caller:
             caller.settimeout(1.0)

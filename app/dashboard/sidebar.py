@@ -10,12 +10,10 @@ import streamlit as st
 
 from ...hwmodels.errors import nearest
 from ...sim.scenario import Scenario
-from .asked import Base, command_of, moved, read_address, scenario_of
+from .asked import OTHER, Base, command_of, moved, read_address, scenario_of
 from .levers import GROUPS, SERVES, Lever, Value
 
 NOTES = "_notes"
-OTHER = "b_"
-"""Before the names of the levers of the second scenario."""
 OF_PAGES = (
     "b", "draws", "tornado", "statistic", "load", "gpus", "tps", "formats", "sure", "page", "embed", "embed_options",
 )  # fmt: skip
@@ -109,9 +107,10 @@ def control(lever: Lever, *, prefix: str = "", default: Any = None, disabled: bo
 
 
 def share(asked: Asked) -> None:
-    """Show the scenario as a file and as a command, each to be copied."""
+    """Show the scenario as a file and as a command, each to be copied; drawn by the browser once it is opened."""
     text = asked.scenario.to_yaml()
-    command, file = st.tabs(["Command", "YAML"])
+    with st.popover("Command and YAML", width="stretch"):
+        command, file = st.tabs(["Command", "YAML"])
     with command:
         st.code(command_of(asked.base, asked.values), language="bash", wrap_lines=True)
     with file:

@@ -12,26 +12,18 @@ from ...sim.output.views import cause_rows, latency_rows, limiter_rows, position
 from ..charts.requests import itl_by_position, latencies
 from ..charts.shares import limiter_bars, share_bars
 from ..render import notes as notes_of
-from .asked import moved, scenario_of
+from .asked import OTHER, SUGGESTED, moved, moves_in, scenario_of
 from .drawn import chart
 from .figures import CARDS, change_of, span_of, sure, table_of, value_of
-from .levers import Value, shown
+from .levers import shown
 from .runs import DRAWS, Answer, beside, comparison, hash_of
-from .sidebar import OTHER, Asked, control
+from .sidebar import Asked, control
 from .work import run, wait_for
 
 if TYPE_CHECKING:
     from ...sim.scenario import Scenario
     from ...sim.studies.compare import Comparison
     from ...sim.studies.point import Point
-
-SUGGESTED: Mapping[str, Value] = {
-    "device": "h200_sxm", "kv": "fp8", "weights": "fp8", "tp": "2", "bw": 1.5, "mem": 1.5, "flops": 1.5,
-    "link": 1.5, "scheduler": "sarathi", "seqs": 64, "chunked": "off", "async": "off", "prefix": "off",
-    "allocator": "contiguous",
-}  # fmt: skip
-"""Where the levers of B stand at first: somewhere else than A's."""
-
 
 NUMBERS: Mapping[str, int] = {"none": 0, f"{DRAWS} draws": DRAWS, f"{2 * DRAWS} draws": 2 * DRAWS}
 MOVES = "_moves"
@@ -71,7 +63,7 @@ def _other(asked: Asked) -> Scenario:
     names = {each.key: each.label for each in base.levers}
     with st.container(border=True):
         st.markdown("**A** is the scenario of the sidebar. **B** is A with these levers moved:")
-        st.session_state.setdefault(MOVES, _moves_in_address(names))
+        st.session_state.setdefault(MOVES, moves_in(base, st.query_params.get_all("b")))
         chosen = st.multiselect(
             "B moves", list(names), format_func=lambda key: names[key], key=MOVES, persist_state="session",
             label_visibility="collapsed", placeholder="Nothing yet: choose a lever",
@@ -92,11 +84,6 @@ def _other(asked: Asked) -> Scenario:
         if not moved(base, values) and not moved(base, asked.values):
             st.caption("B is A.")
     return scenario_of(base, values)
-
-
-def _moves_in_address(names: Mapping[str, str]) -> list[str]:
-    given = st.query_params.get("b")
-    return ["bw"] if given is None else [key for key in given.split(",") if key in names]
 
 
 def _cards(place: Any, found: Comparison) -> None:

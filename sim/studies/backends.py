@@ -77,9 +77,11 @@ def _joblib(
         yield from ((at, function(task)) for at, task in left.items())
         return
     library = cast("Any", importlib.import_module("joblib"))
-    died: type[Exception] = importlib.import_module(
-        "joblib.externals.loky"
-    ).process_executor.TerminatedWorkerError
+    loky = importlib.import_module("joblib.externals.loky").process_executor
+    died: type[Exception] = loky.TerminatedWorkerError
+    shut: type[Exception] = (
+        loky.ShutdownExecutorError
+    )  # another reader of the dashboard stopped work on the same workers
     for attempt in range(RETRIES + 1):
         work = (library.delayed(_numbered)(function, at, task) for at, task in list(left.items()))
         try:
@@ -89,7 +91,9 @@ def _joblib(
                 del left[at]
                 yield at, result
             return
-        except died:
+        except (died, RuntimeError) as error:
+            if not isinstance(error, (died, shut)) and not isinstance(error.__context__, shut):
+                raise
             if attempt == RETRIES:
                 raise StudyError(
                     f"workers died {RETRIES + 1} times over; {len(left)} runs are left (out of memory? try --jobs 1)"

@@ -166,12 +166,22 @@ def test_a_moved_lever_changes_figure_and_chart_and_the_link_shows_others_the_sa
 def test_a_page_opens_by_its_link_and_keeps_the_scenario(visit: Open, name: str):
     page = visit(f"{name}?{SMALL}&device=l40s", whole=False)
     page.wait_for_selector(f"h1:has-text('{PAGES[name][0]}')")
-    page.wait_for_selector("[data-testid=stSidebar] >> text=--device")
+    page.wait_for_selector("[data-testid=stSidebar] [role=combobox] >> nth=5")
     page.wait_for_selector(FIRST[name])
     assert "device=l40s" in page.url
     page.get_by_role("link", name="What-if").click()
     page.wait_for_selector("[data-testid=stMetric]:has-text('TPOT p50')")
     assert "device=l40s" in page.url
+
+
+def test_the_answer_stands_on_the_page_before_it_is_drawn(visit: Open):
+    page = visit(f"?{SMALL}&seed=5", whole=False)
+    page.wait_for_selector("#opening figure")
+    assert "next lever" in page.inner_text("#opening")
+    page.wait_for_selector(f"{CHART} canvas, {CHART} svg")
+    settle(page)
+    assert page.locator("#opening").count() == 0
+    assert page.title() == "membound"
 
 
 def test_long_work_shows_how_far_it_is_and_can_be_stopped(visit: Open):
@@ -181,6 +191,9 @@ def test_long_work_shows_how_far_it_is_and_can_be_stopped(visit: Open):
     requests = sidebar.get_by_role("spinbutton", name="Requests", exact=True)
     requests.fill("600")
     requests.press("Enter")
+    page.wait_for_selector(
+        "text=9 rates, 3 seeds each"
+    )  # the run itself, too, can be stopped where it takes long
     page.get_by_role("button", name="Stop").click()
     page.wait_for_selector("text=9 rates, 3 seeds each: stopped.")
     settle(page)
@@ -190,6 +203,7 @@ def test_long_work_shows_how_far_it_is_and_can_be_stopped(visit: Open):
 
 def test_the_downloaded_file_is_the_scenario_of_the_sidebar(visit: Open, tmp_path: Path):
     page = visit(f"?{SMALL}&device=l40s&kv=fp8")
+    page.get_by_role("button", name="Command and YAML").click()
     page.get_by_role("tab", name="YAML").click()
     path = saved(page, "Download scenario.yaml", tmp_path / "scenario.yaml")
     scenario = load_scenario(path)
