@@ -19,6 +19,12 @@ from .errors import Where, one_line
 from .schema import Scenario, leaf, move_paths
 
 TRACES = (".csv", ".jsonl", ".gz", ".parquet")
+COMMANDS = {"scenario": "simulate", "study": "sweep", "plan": "plan"}
+"""What a file is -> the command that takes it first of all."""
+LOOKS = {
+    "study": "{base: FILE, over: {device: [h100_sxm, l40s]}}",
+    "plan": "{base: FILE, load: {rate_per_s: 40}, candidates: {device: [h100_sxm, l40s]}}",
+}
 _DRAWN = ("arrivals", "input_tokens", "output_tokens", "requests", "duration_s")
 
 
@@ -103,7 +109,34 @@ def read_sections(path: str | os.PathLike[str], what: str, keys: str) -> tuple[d
         raise ScenarioError(_not_found(Path(path), what)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{what} {file!r} cannot be read: {error}") from None
-    return _read_yaml(text, file, what, keys), Where(file, lambda key: _line_of(text, key))
+    data = _read_yaml(text, file, what, keys)
+    found = _kind(data)
+    if found is not None and found != what:
+        said = f"{file}: this is a {found}, for membound {COMMANDS[found]}"
+        raise ScenarioError(f"{said}; {_instead(what, data, file)}")
+    return data, Where(file, lambda key: _line_of(text, key))
+
+
+def _kind(data: Mapping[str, Any]) -> str | None:
+    """Return what a file is by the keys that only it has, or None where that cannot be told."""
+    if data.keys() & {"device", "model"}:
+        return None if "base" in data else "scenario"
+    if "base" in data:
+        return (
+            "plan"
+            if data.keys() & {"candidates", "load"}
+            else "study"
+            if data.keys() & {"over", "points"}
+            else None
+        )
+    return None
+
+
+def _instead(what: str, data: Mapping[str, Any], file: str) -> str:
+    """Say how the file that was meant looks."""
+    if what == "scenario":
+        return f"its base, {data['base']!r}, is a scenario"
+    return f"a {what} names it, such as {LOOKS[what].replace('FILE', os.path.basename(file))}"
 
 
 def scenario_from(sets: Sequence[str | Assignment]) -> Scenario:

@@ -278,3 +278,25 @@ def test_a_rate_beyond_saturation_ends_unstable_and_quotes_no_means(membound, sm
     assert any("not of a steady state" in note for note in found["confidence"]["warnings"])
     table = membound(*words).out
     assert next(line for line in table.splitlines() if line.startswith("TTFT ")).split()[1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "text", "said"),
+    [
+        ("plan", "mine.yaml", "device: h100_sxm\nmodel: llama-3.1-8b\n",
+         "this is a scenario, for membound simulate; a plan names it, such as {base: mine.yaml, load: {rate_per_s: "
+         "40}, candidates: {device: [h100_sxm, l40s]}}"),
+        ("sweep", "mine.yaml", "device: h100_sxm\nmodel: llama-3.1-8b\n",
+         "this is a scenario, for membound simulate; a study names it, such as {base: mine.yaml, over: {device: "
+         "[h100_sxm, l40s]}}"),
+        ("simulate", "plan.yaml", "base: mine.yaml\nload: {rate_per_s: 4}\n",
+         "this is a plan, for membound plan; its base, 'mine.yaml', is a scenario"),
+        ("sweep", "plan.yaml", "base: mine.yaml\ncandidates: {}\n", "this is a plan, for membound plan; a study names"),
+        ("plan", "study.yaml", "base: mine.yaml\nover: {}\n", "this is a study, for membound sweep; a plan names it"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_told_what_it_is_and_what_was_meant(
+    membound, tmp_path, command: str, name: str, text: str, said: str
+):
+    (tmp_path / name).write_text(text)
+    refused(membound(command, tmp_path / name), said)
