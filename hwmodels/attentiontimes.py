@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .lanevariants import attention_lane, lane_or_none, nearest_lane
 from .lowering import AttentionShape, ModelPlan
-from .steptypes import StepDevice, StepEngine
+from .steptypes import Phase, StepDevice, StepEngine, demanded
 from .timing.decode_attention import (
     SCORE_BYTES,
     DecodeParams,
@@ -26,7 +26,7 @@ from .timing.decode_attention import (
     with_scores,
 )
 from .timing.decodes_beside import BesideParams, Chunks, beside_time
-from .timing.form import Chip, KernelTime, Value
+from .timing.form import NO_DEMANDS, Chip, Demands, KernelTime, Value
 from .timing.prefill_attention import (
     PrefillForm,
     PrefillParams,
@@ -85,6 +85,10 @@ class AttentionKind:
     def __post_init__(self) -> None:
         self.one_wave = one_wave(self.chip, self.decode_params, self.decode_shape)
         self.full = not self.shape.window and self.shape.kept == 1
+
+    def alike(self, other: AttentionKind) -> bool:
+        """Tell whether a layer of either kind takes the same time in every step."""
+        return replace(self, count=other.count, _terms=other._terms) == other
 
     def terms(self, batch: int, span: int) -> DecodeTerms:
         """Return the decode terms for a batch whose longest and mean sequences have the key blocks of ``span``."""
@@ -298,3 +302,48 @@ def _naive(kind: AttentionKind, engine: StepEngine) -> AttentionKind:
         prefill=replace(kind.prefill, shape=scored, params=params),
         _terms={},
     )
+
+
+def attention_phases(
+    kinds: Sequence[AttentionKind],
+    mixed_factor: Callable[[int], float],
+    n_decode: int,
+    context_sum: int,
+    longest: int,
+    prefill: Sequence[tuple[int, int]],
+    contexts: Sequence[int] | None,
+    *,
+    by_kernel: bool,
+) -> list[Phase]:
+    """Return the attention of all layers in one step; by kernel, of each kind of layer, chunks and decodes apart.
+
+    A fixed time that both would have is charged once, as in ``StepModel.mixed_seconds``. ``mixed_factor`` is what
+    decodes cost more beside a chunk of so many tokens; the other parameters as in ``StepModel.step_ns``.
+    """
+    longest_chunk = max((chunk[0] for chunk in prefill), default=0)
+    seconds = hbm = compute = 0.0
+    kernels: list[Phase] = []
+    for number, kind in enumerate(kinds):
+        chunks, decodes = kind.prefill.demands(prefill), NO_DEMANDS
+        t0, factor, count = 0.0, 1.0, float(kind.count)
+        if n_decode:
+            x, most = kind.visible(n_decode, context_sum, longest, contexts)
+            if longest_chunk > kind.one_call_above:
+                added = kind.beside_time(Chunks.one_call(kind.prefill, prefill), n_decode, x, most)
+                decodes = Demands(
+                    *(float(each) for each in (added.seconds, added.hbm_demand, added.compute_demand))
+                )
+            else:
+                terms = kind.terms(n_decode, kind.span(n_decode, x, most))
+                t0 = max(float(terms.t0) - kind.prefill.params.t0, 0.0) if prefill else float(terms.t0)
+                decodes, factor = terms.demands(float(x)), mixed_factor(longest_chunk)
+        if by_kernel:
+            own = Demands(t0 + factor * decodes.seconds, factor * decodes.hbm, factor * decodes.compute)
+            for name, kernel in (("prefill", chunks), ("decode", own)):
+                sizes = (count * kernel.seconds, count * kernel.hbm, count * kernel.compute)
+                kernels.append(demanded(f"{name} attention {number}", *sizes))
+            continue
+        seconds += count * (chunks.seconds + t0 + factor * decodes.seconds)
+        hbm += count * (chunks.hbm + factor * decodes.hbm)
+        compute += count * (chunks.compute + factor * decodes.compute)
+    return kernels if by_kernel else [demanded("attention", seconds, hbm, compute)]

@@ -18,10 +18,10 @@ NANO: Final = 1e9
 FEW: Final = 12
 """Steps up to which plain numbers are quicker than arrays."""
 _RAMP: Final = 4096
-_LONGEST_NS: Final = 1e9
-_APART: Final = 1e-4
+LONGEST_NS: Final = 1e9
+APART: Final = 1e-4
 """Powers of NumPy and of the C library may differ in the last few bits (NumPy's tests allow it four units in the last
-place): by less than 1e-5 ns of any step below ``_LONGEST_NS``. A value nearer to a whole number is left to NumPy."""
+place): by less than 1e-5 ns of any step below ``LONGEST_NS``. A value nearer to a whole number is left to NumPy."""
 
 
 @final
@@ -57,7 +57,7 @@ class DecodePiece:
         for _ in range(steps):
             y = (x**q + constant) ** inverse_q * scale + fixed
             whole = int(y)
-            if not _APART < y - whole < 1.0 - _APART or y > _LONGEST_NS:
+            if not APART < y - whole < 1.0 - APART or y > LONGEST_NS:
                 return None
             found.append(whole)
             x += batch

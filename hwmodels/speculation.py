@@ -8,7 +8,7 @@ so everything here is unvalidated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from .attentiontimes import span_of, stretches
 from .collectives import ALONE, Collectives
+from .decodepieces import APART, FEW, LONGEST_NS, NANO
 from .drafting import Draft
 from .lowering import ParallelismLike
 from .precision import Quantization, QuantizationLike
 from .routing import Routing
 from .spec import ModelSpec
-from .stepmodel import NANO, StepModel
+from .stepmodel import StepModel
 from .steptypes import Phase, StepDevice, StepEngine
 
 LOOKUP_S_PER_TOKEN = 8e-9
@@ -106,7 +107,8 @@ class SpeculativeStepModel:
         self.plain, self.verify = target(1), target(self.queries)
         self.plan = self.plain.plan
         self.first, self.later = drafting(self.queries), drafting(width)
-        self._fused: dict[tuple[int, int], tuple[NDArray[np.float64], ...]] = {}
+        self._fused: dict[tuple[int, int], _Fused] = {}
+        self._alike = self.first is not None and _alike(self.verify, self.first)
         self._key_block = self._common_block()
         passes = (self.verify, self.first, self.later)
         self._one_wave = min(kind.one_wave for model in passes if model for kind in model.kinds)
@@ -130,10 +132,16 @@ class SpeculativeStepModel:
         prefill, sampled, contexts : as in ``StepModel.step_ns``; a sequence that verifies fewer tokens is a chunk
         """
         if not prefill and sampled == n_decode * self.queries:
+            if self._key_block:
+                total = context_sum if n_decode > self._one_wave else 0
+                fused = self._fused_at(n_decode, span_of(n_decode, total, longest, self._key_block))
+                return fused.one_ns(context_sum)
             sums, most = np.array([context_sum]), np.array([longest])
             return int(self.verify_run_ns(n_decode, sums, most, contexts)[0])
-        target = self.verify.mixed_seconds(n_decode, context_sum, longest, prefill, sampled, contexts)
-        found = target + self._draft_seconds(n_decode, context_sum, longest, prefill, contexts)
+        batch = n_decode, context_sum, longest, prefill
+        layers = self.verify.mixed_attention(*batch, contexts)
+        target = self.verify.mixed_seconds(*batch, sampled, contexts, layers)
+        found = target + self._draft_seconds(*batch, contexts, layers if self._alike else None)
         return int(found * NANO + 0.5)
 
     def verify_run_ns(
@@ -157,10 +165,10 @@ class SpeculativeStepModel:
                 span_of(n_decode, int(sums[at]), int(longest[at]), self._key_block) for at in (0, -1)
             )
             if first == last:  # it never falls
-                return self._fused_run_ns(n_decode, first, context_sums)
+                return self._fused_at(n_decode, first).run_ns(context_sums)
             spans = span_of(np.array(n_decode), sums, longest, self._key_block)
             parts = [
-                self._fused_run_ns(n_decode, int(spans[start]), context_sums[start:end])
+                self._fused_at(n_decode, int(spans[start])).run_ns(context_sums[start:end])
                 for start, end in stretches(spans)
             ]
             return np.concatenate(parts)
@@ -184,10 +192,10 @@ class SpeculativeStepModel:
         blocks = {model.kinds[0].decode_params.key_block for model in models if model.one_full}
         return int(blocks.pop()) if len(blocks) == 1 and all(model.one_full for model in models) else 0
 
-    def _fused_run_ns(self, batch: int, span: int, context_sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``verify_run_ns`` where the batch keeps its span: all three passes in one evaluation [ns]."""
-        constants = self._fused.get((batch, span))
-        if constants is None:
+    def _fused_at(self, batch: int, span: int) -> _Fused:
+        """Return what times all three passes of a batch that keeps its span."""
+        found = self._fused.get((batch, span))
+        if found is None:
             assert self.first is not None
             assert self.later is not None
             each = (
@@ -195,22 +203,8 @@ class SpeculativeStepModel:
                 self.first.piece(batch, batch, span),
                 self.later.piece(batch, batch * self.width, span),
             )
-            offset, q, constant, inverse_q, scale, fixed = (
-                np.array(column, dtype=np.float64)[:, None] for column in zip(*each, strict=True)
-            )
-            times = NANO * np.array([[1.0], [1.0], [self.passes - 1.0]])
-            constants = offset, q, constant, inverse_q, scale * times, (fixed * times).sum() + 0.5
-            self._fused[batch, span] = constants
-        offset, q, constant, inverse_q, scale, fixed = constants
-        y = context_sums + offset
-        np.power(y, q, y)
-        np.add(y, constant, y)
-        np.power(y, inverse_q, y)
-        np.multiply(y, scale, y)
-        total = y[0] + y[1]
-        np.add(total, y[2], total)
-        np.add(total, fixed, total)
-        return total.astype(np.int64)
+            found = self._fused[batch, span] = _Fused(each, (1.0, 1.0, self.passes - 1.0))
+        return found
 
     def later_batch(
         self, n_decode: int, context_sum: int, longest: int, prefill: Sequence[tuple[int, int]]
@@ -229,12 +223,15 @@ class SpeculativeStepModel:
         longest: int,
         prefill: Sequence[tuple[int, int]],
         contexts: Sequence[int] | None,
+        layers: Sequence[float] | None,
     ) -> float:
         """Return the time of drafting after a step with chunks [s]."""
         sequences, total, most = self.later_batch(n_decode, context_sum, longest, prefill)
         if self.first is None or self.later is None:
             return LOOKUP_S_PER_TOKEN * total
-        seconds = self.first.mixed_seconds(n_decode, context_sum, longest, prefill, sequences, contexts)
+        seconds = self.first.mixed_seconds(
+            n_decode, context_sum, longest, prefill, sequences, contexts, layers
+        )
         if self.passes == 1:
             return seconds
         if contexts is not None:
@@ -274,6 +271,96 @@ class SpeculativeStepModel:
             if phase.seconds * factor > 0.0
         )
         return (*found, *drafts)
+
+    def peak_loads(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+    ) -> Mapping[str, float]:
+        """Return the largest share of each resource that a phase of a step holds; parameters as in ``step_ns`` [-]."""
+        found = dict(self.verify.peak_loads(n_decode, context_sum, longest, prefill, sampled, contexts))
+        if self.first is None or self.later is None:
+            return found
+        sequences, total, most = self.later_batch(n_decode, context_sum, longest, prefill)
+        if self._alike:
+            tokens = n_decode * self.queries + sum(chunk[0] for chunk in prefill)
+            passes = [self.first.peaks_without_attention(tokens, sequences)]
+        else:
+            passes = [self.first.peak_loads(n_decode, context_sum, longest, prefill, sequences, contexts)]
+        if self.passes > 1:
+            if contexts is not None:
+                contexts = [*contexts, *(new + cached for new, cached in prefill)]
+            rows = sequences * self.width
+            passes.append(self.later.peak_loads(sequences, total, most, (), rows, contexts))
+        for each in passes:
+            for name, share in each.items():
+                found[name] = max(found.get(name, 0.0), share)
+        return found
+
+
+@final
+class _Fused:
+    """The time of a target's step and its draft passes as one formula of the keys read.
+
+    Parameters
+    ----------
+    pieces : of each of the three, as ``StepModel.piece`` returns them
+    times : how often each runs in a step
+    """
+
+    def __init__(self, pieces: Sequence[Sequence[Any]], times: Sequence[float]) -> None:
+        columns = [np.array(column, dtype=np.float64) for column in zip(*pieces, strict=True)]
+        offset, q, constant, inverse_q, scale, fixed = columns
+        often = NANO * np.array(times)
+        scale = scale * often
+        self._columns = tuple(column[:, None] for column in (offset, q, constant, inverse_q, scale))
+        self._numbers: list[list[float]] = []
+        for *numbers, factor in zip(*(column.tolist() for column in (*columns[:4], scale)), strict=True):
+            if self._numbers and self._numbers[-1][:4] == numbers:
+                self._numbers[-1].append(factor)  # the same attention, in other layers
+            else:
+                self._numbers.append([*numbers, factor])
+        self._fixed = float((fixed * often).sum() + 0.5)
+
+    def run_ns(self, context_sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the durations of steps that read so many keys, shape (steps,) [ns]."""
+        if len(context_sums) <= FEW:
+            return np.array([self.one_ns(keys) for keys in context_sums.tolist()], dtype=np.int64)
+        return self._many_ns(context_sums)
+
+    def one_ns(self, keys: int) -> int:
+        """Return the duration of one step, in plain numbers where they are sure to be rounded as arrays are [ns]."""
+        total = 0.0
+        for offset, q, constant, inverse_q, *scales in self._numbers:
+            attention = ((keys + offset) ** q + constant) ** inverse_q
+            for scale in scales:
+                total += attention * scale
+        total += self._fixed
+        whole = int(total)
+        if APART < total - whole < 1.0 - APART and total < LONGEST_NS:
+            return whole
+        return int(self._many_ns(np.array([keys]))[0])
+
+    def _many_ns(self, context_sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        offset, q, constant, inverse_q, scale = self._columns
+        y = context_sums + offset
+        np.power(y, q, y)
+        np.add(y, constant, y)
+        np.power(y, inverse_q, y)
+        np.multiply(y, scale, y)
+        total = np.add.reduce(y, axis=0)
+        np.add(total, self._fixed, total)
+        return total.astype(np.int64)
+
+
+def _alike(target: StepModel, draft: StepModel) -> bool:
+    """Tell whether both attend alike: what a layer takes in a step of one is what it takes in the other's."""
+    kinds = zip(target.kinds, draft.kinds, strict=False)
+    return len(target.kinds) == len(draft.kinds) and all(kind.alike(other) for kind, other in kinds)
 
 
 def draft_quantization(weights: str, target: QuantizationLike) -> Quantization:

@@ -8,14 +8,14 @@ run of one, so the two agree to the nanosecond however a run is cut.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .attentiontimes import AttentionKind, attention_kinds, stretches
+from .attentiontimes import AttentionKind, attention_kinds, attention_phases, stretches
 from .cascade import SharedPrefix
 from .collectives import ALONE, Collectives
 from .decodepieces import FEW, NANO, DecodePiece, Ramps
@@ -26,9 +26,9 @@ from .routing import Routing, Zipf
 from .selection import selection_of
 from .spec import ModelSpec
 from .steptypes import Phase as Phase
-from .steptypes import StepDevice, StepEngine, as_phase, chip_of, demanded, phases_of
+from .steptypes import StepDevice, StepEngine, as_phase, chip_of, peaks, phases_of
 from .timing.decodes_beside import Chunks
-from .timing.form import KERNEL_TIME_FIELDS, NO_DEMANDS, Demands, KernelTime
+from .timing.form import KERNEL_TIME_FIELDS, KernelTime
 from .timing.hop import Network
 from .timing.sampler import PASS_BYTES, SamplerParams, sampler_time
 from .tokenphases import TokenPhases
@@ -134,6 +134,7 @@ class StepModel:
         self.by_kernel = fidelity == "kernel"
         self._token_phases = TokenPhases(self.tokens, by_kernel=self.by_kernel)
         self._phases_of_rows: dict[int, tuple[Phase, ...]] = {}
+        self._peaks: dict[tuple[int, int], dict[str, float]] = {}
         self._durations: dict[tuple[int, int], DecodePiece] = {}
         self._ramps = Ramps()
         self.one_full = len(self.kinds) == 1 and self.kinds[0].full
@@ -250,6 +251,34 @@ class StepModel:
         seconds = exposed + each * sequences
         return (*(phase for phase in found if phase.seconds > 0.0), Phase("host", seconds, {"host": seconds}))
 
+    def peak_loads(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        sampled: int,
+        contexts: Sequence[int] | None = None,
+        *more: Any,
+    ) -> Mapping[str, float]:
+        """Return the largest share of each resource that a phase of a step holds; parameters as in ``step_ns`` [-]."""
+        if more or self._state_seconds:
+            return peaks(self.phases(n_decode, context_sum, longest, prefill, sampled, contexts, *more))
+        tokens = n_decode * self.queries + sum(chunk[0] for chunk in prefill)
+        attention = self._attention_phases(n_decode, context_sum, longest, prefill, contexts)
+        return peaks(attention, self.peaks_without_attention(tokens, sampled))
+
+    def peaks_without_attention(self, tokens: int, sampled: int) -> Mapping[str, float]:
+        """Return ``peak_loads`` of all but attention in a step of so many tokens and rows sampled [-]."""
+        key = (padded(self._capture, tokens), sampled)
+        found = self._peaks.get(key)
+        if found is None:
+            found = self._peaks[key] = peaks((*self._token_phases.at(key[0]), *self._head_phases(sampled)))
+        return found
+
+    def _attention_phases(self, *batch: Any) -> list[Phase]:
+        return attention_phases(self.kinds, self._mixed_factor, *batch, by_kernel=self.by_kernel)
+
     def _head_phases(self, sampled: int) -> tuple[Phase, ...]:
         """Return output head and sampler for so many rows."""
         found = self._phases_of_rows.get(sampled)
@@ -260,46 +289,6 @@ class StepModel:
             self._phases_of_rows.update(zip(rows.tolist(), zip(*columns, strict=True), strict=True))
             found = self._phases_of_rows[sampled]
         return found
-
-    def _attention_phases(
-        self,
-        n_decode: int,
-        context_sum: int,
-        longest: int,
-        prefill: Sequence[tuple[int, int]],
-        contexts: Sequence[int] | None,
-    ) -> list[Phase]:
-        """Return the attention of all layers in one step; by kernel, of each kind of layer, chunks and decodes apart.
-
-        A fixed time that both would have is charged once, as in ``mixed_seconds``.
-        """
-        longest_chunk = max((chunk[0] for chunk in prefill), default=0)
-        seconds = hbm = compute = 0.0
-        kernels: list[Phase] = []
-        for number, kind in enumerate(self.kinds):
-            chunks, decodes = kind.prefill.demands(prefill), NO_DEMANDS
-            t0, factor, count = 0.0, 1.0, float(kind.count)
-            if n_decode:
-                x, most = kind.visible(n_decode, context_sum, longest, contexts)
-                if longest_chunk > kind.one_call_above:
-                    added = kind.beside_time(Chunks.one_call(kind.prefill, prefill), n_decode, x, most)
-                    decodes = Demands(
-                        *(float(each) for each in (added.seconds, added.hbm_demand, added.compute_demand))
-                    )
-                else:
-                    terms = kind.terms(n_decode, kind.span(n_decode, x, most))
-                    t0 = max(float(terms.t0) - kind.prefill.params.t0, 0.0) if prefill else float(terms.t0)
-                    decodes, factor = terms.demands(float(x)), self._mixed_factor(longest_chunk)
-            if self.by_kernel:
-                own = Demands(t0 + factor * decodes.seconds, factor * decodes.hbm, factor * decodes.compute)
-                for name, kernel in (("prefill", chunks), ("decode", own)):
-                    sizes = (count * kernel.seconds, count * kernel.hbm, count * kernel.compute)
-                    kernels.append(demanded(f"{name} attention {number}", *sizes))
-                continue
-            seconds += count * (chunks.seconds + t0 + factor * decodes.seconds)
-            hbm += count * (chunks.hbm + factor * decodes.hbm)
-            compute += count * (chunks.compute + factor * decodes.compute)
-        return kernels if self.by_kernel else [demanded("attention", seconds, hbm, compute)]
 
     def padded(self, m: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what each token count is padded to: the next capture size; itself above the largest."""
@@ -490,18 +479,37 @@ class StepModel:
         prefill: Sequence[tuple[int, int]],
         sampled: int,
         contexts: Sequence[int] | None,
+        layers: Sequence[float] | None = None,
     ) -> float:
-        """Return the duration of a step with prefill chunks, unrounded [s]; parameters as in ``step_ns``."""
-        m, longest_chunk = n_decode * self.queries, 0
+        """Return a step's duration, unrounded; ``layers`` is its ``mixed_attention``, the rest as in ``step_ns``."""
+        m = n_decode * self.queries
         for new, _ in prefill:
             m += new
-            if new > longest_chunk:
-                longest_chunk = new
         seconds = (
             self.tokens.seconds(padded(self._capture, m))
             + self._rows(sampled)
             + self._per_sequence(n_decode + len(prefill))
         )
+        if layers is None:
+            layers = self.mixed_attention(n_decode, context_sum, longest, prefill, contexts)
+        for kind, each in zip(self.kinds, layers, strict=True):
+            seconds += kind.count * each
+        return float(seconds)
+
+    def mixed_attention(
+        self,
+        n_decode: int,
+        context_sum: int,
+        longest: int,
+        prefill: Sequence[tuple[int, int]],
+        contexts: Sequence[int] | None,
+    ) -> list[float]:
+        """Return the attention of a step in one layer of each kind; parameters as in ``step_ns`` [s]."""
+        found: list[float] = []
+        longest_chunk = 0
+        for new, _ in prefill:
+            if new > longest_chunk:
+                longest_chunk = new
         for kind in self.kinds:
             t0 = body = 0.0
             if n_decode:
@@ -516,8 +524,8 @@ class StepModel:
             if prefill:
                 t0 = max(t0, kind.prefill.params.t0)
                 body += kind.prefill.body(prefill)
-            seconds += kind.count * (t0 + body)
-        return float(seconds)
+            found.append(float(t0 + body))
+        return found
 
     def _mixed_factor(self, longest_chunk: int) -> float:
         """Return what decode attention costs more beside a chunk of so many tokens [-]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -124,6 +124,19 @@ def demanded(name: str, seconds: float, hbm: float, compute: float) -> Phase:
     if compute > 0.0:
         demands["compute"] = min(compute, seconds)
     return Phase(name, seconds, demands)
+
+
+def peaks(phases: Iterable[Phase], beside: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return the largest share of each resource that any phase holds at full speed, or ``beside`` already does [-]."""
+    found = dict(beside or {})
+    for phase in phases:
+        if phase.seconds <= 0.0:
+            continue
+        for name, demand in phase.demands.items():
+            share = demand / phase.seconds
+            if share > found.get(name, 0.0):
+                found[name] = share
+    return found
 
 
 def _total(value: Value) -> float:

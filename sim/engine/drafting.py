@@ -44,14 +44,14 @@ class Member(NamedTuple):
     ----------
     start : tick of its first step
     computed : tokens computed before each step, and after the last [tokens]
-    slots : tokens of KV it needs room for in each step [tokens]
+    first_slots : tokens of KV it needs room for in its first step [tokens]
     columns : keys, blocks and tokens of each step, shape (3, steps)
     rounds, cut : steps that verify drafted tokens, and accepted tokens of the last that are beyond its end
     """
 
     start: int
     computed: Int64Array
-    slots: Int64Array
+    first_slots: int
     columns: Int64Array
     rounds: int
     cut: int
@@ -120,32 +120,52 @@ class SpeculativeCohort(DecodeCohort):
         rules, state, queries = self.rules, request.draft, self.queries
         assert state is not None
         computed = request.num_computed_tokens
-        if left <= 0:
-            tokens, rounds, cut = np.ones(1, dtype=np.int64), 0, 0  # its end is in flight
-        elif queries > 1:
-            tokens, cut = rules.emitted(request.index, state.rounds, left)
-            rounds = len(tokens)
+        if left > 0 and queries > 1:
+            found, cut = rules.emitted(request.index, state.rounds, left)
+            rounds = steps = len(found) - 1
+            reached = np.empty(steps + 2, dtype=np.int64)
+            np.add(found, computed - int(found[0]), out=reached[:-1])
         else:
-            tokens, rounds, cut = np.ones(left, dtype=np.int64), 0, 0
-        if left > 0 and self.overruns(request, int(tokens[-1])):
-            tokens = np.append(tokens, 1)
-        reached = np.empty(len(tokens) + 1, dtype=np.int64)
-        reached[0] = computed
-        np.cumsum(tokens, out=reached[1:])
-        reached[1:] += computed
-        slots = reached[:-1] + (queries + self._lookahead)
+            steps = max(left, 1)  # without any left, its end is in flight
+            rounds = cut = 0
+            reached = np.arange(computed, computed + steps + 2)
+        if left > 0 and self.overruns(request, int(reached[steps] - reached[steps - 1])):
+            reached[steps + 1] = reached[steps] + 1
+            steps += 1
+        else:
+            reached = reached[:-1]
+        columns = np.empty((3, steps), dtype=np.int64)
+        before, room = reached[:-1], queries + self._lookahead
+        np.add(before, queries, out=columns[_KEYS])
+        np.subtract(reached[1:], before, out=columns[_TOKENS])
+        size, most = self.block_size, self.max_model_len
+        blocks = np.zeros(steps + 1, dtype=np.int64)
+        first_slots = computed + room
         if self.ahead:
-            slots[0] += state.rejected
-            slots[1:] += queries - tokens[:-1]
-        np.minimum(slots, self.max_model_len, out=slots)
-        columns = np.empty((3, len(tokens)), dtype=np.int64)
-        columns[_KEYS] = reached[:-1] + queries
-        held = -(-max(state.slots, computed) // self.block_size)
-        blocks = np.maximum((slots + (self.block_size - 1)) // self.block_size, held)
-        columns[_BLOCKS, 0] = blocks[0] - held
-        np.subtract(blocks[1:], blocks[:-1], out=columns[_BLOCKS, 1:])
-        columns[_TOKENS] = tokens
-        return Member(self.tick, reached, slots, columns, rounds, cut)
+            first_slots += state.rejected
+            np.add(reached[:-2], room + queries, out=blocks[2:])
+        else:
+            np.add(reached[1:-1], room, out=blocks[2:])
+        blocks[1] = first_slots = min(first_slots, most)
+        if blocks[-1] > most:
+            np.minimum(blocks, most, out=blocks)
+        blocks += size - 1
+        blocks //= size
+        blocks[0] = held = -(-max(state.slots, computed) // size)
+        if blocks[1:3].min() < held:  # they never fall from the second on
+            np.maximum(blocks, held, out=blocks)
+        np.subtract(blocks[1:], blocks[:-1], out=columns[_BLOCKS])
+        return Member(self.tick, reached, first_slots, columns, rounds, cut)
+
+    def _slots_of(self, way: Member, step: int) -> int:
+        """Return the tokens of KV that a member needs room for in one of its steps [tokens].
+
+        What is rejected of the step before is not known yet where a step is composed ahead.
+        """
+        if not step:
+            return way.first_slots
+        before = way.computed[step - 1] + self.queries if self.ahead else way.computed[step]
+        return min(int(before) + self.queries + self._lookahead, self.max_model_len)
 
     def leave(self, request: Request) -> None:
         """Remove a request and write its progress back to it."""
@@ -171,7 +191,7 @@ class SpeculativeCohort(DecodeCohort):
     def _write_back(self, request: Request, way: Member, state: Drafted, done: int) -> None:
         tokens = way.columns[_TOKENS, :done]
         state.trail.extend(tokens.tolist())
-        state.slots = max(state.slots, int(way.slots[done - 1]))
+        state.slots = max(state.slots, self._slots_of(way, done - 1))
         state.rejected = self.queries - int(tokens[-1])
         rounds = min(done, way.rounds)
         if rounds:

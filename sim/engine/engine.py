@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from ..clock import STEPS, Call, call_when
 from .decoding import DecodeCohort
 from .drafting import SpeculativeCohort
-from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher
+from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher, peaks_of
 from .jumping import Jumping
 from .pipeline import Pipeline, recall
 from .request import Request, Status, refusal, sort_as
@@ -387,6 +387,10 @@ class Engine(Jumping):
             steps = 1 + self._repetitions(batch, start)
             if steps > 1:
                 durations = cohort.run_ns(self.timer, load, steps).tolist()
+                if self.mover is not None and not self.mover.clears(
+                    start, durations[0], peaks_of(cohort.timer(self.timer), load)
+                ):
+                    durations = None
         if durations is None and not self._time(flight, load, now):
             return False  # all who run are under way: what comes back first is waited for
         if load.emitting:
@@ -422,7 +426,7 @@ class Engine(Jumping):
         if self.mover is not None and flight.steps:
             phased = cast("PhaseTimer", timer)
             flight.end_ns, flight.moved = self.mover.step(
-                flight.start_ns, duration, lambda: phased.phases(*load.counts)
+                flight.start_ns, duration, lambda: phased.phases(*load.counts), peaks_of(timer, load)
             )
         if self.device is not None:
             flight.end_ns = NOT_YET

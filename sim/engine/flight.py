@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..scheduler.base import ScheduledBatch
     from .engine import Engine
     from .request import Request
+    from .stepload import StepLoad
 
 
 class StepTimer(Protocol):
@@ -51,6 +52,13 @@ class PhaseTimer(StepTimer, Protocol):
         prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
     ) -> Sequence[Phase]:  # fmt: skip
         """Return the phases of a step; their seconds sum to its duration."""
+        ...
+
+    def peak_loads(
+        self, n_decode: int, context_sum: int, longest: int,
+        prefill: Sequence[tuple[int, int]], sampled: int, contexts: Sequence[int] | None = None,
+    ) -> Mapping[str, float]:  # fmt: skip
+        """Return the largest share of each resource that any phase of a step holds [-]."""
         ...
 
 
@@ -131,6 +139,11 @@ def launcher(
 ) -> Callable[[], Work]:
     """Return how to start a step on a shared device; its phases are asked for only if it meets other work."""
     return lambda: device.submit(lambda: timer.phases(*step), duration)
+
+
+def peaks_of(timer: StepTimer, load: StepLoad) -> Callable[[], Mapping[str, float]]:
+    """Return what says how much of each resource a step holds at most; its phases are looked at only if asked."""
+    return lambda: cast("PhaseTimer", timer).peak_loads(*load.counts)
 
 
 class Run:

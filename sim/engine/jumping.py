@@ -54,7 +54,7 @@ class Jumping(Outputs, Stopping):
         """Return how often the pure decode step just composed is sure to repeat [steps]."""
         if self.individuals or batch.tokens or (self.speculation and self.timer.needs_contexts):
             return 0
-        if self.mover is not None and not self._quiet(self.mover, start):
+        if self.mover is not None and self._moves(self.mover):
             return 0
         for ahead in self.flights:
             if ahead.last and self.shared_prefix is not None:
@@ -77,10 +77,10 @@ class Jumping(Outputs, Stopping):
             more = min(more, max((arrival - start) // self._pace_ns + 2, 1))
         return self.allocator.stable_steps(self.decoding, more)
 
-    def _quiet(self, mover: Mover, start: int) -> bool:
-        """Tell whether no transfer is under way at ``start``, nor ordered by what is about to become known."""
+    def _moves(self, mover: Mover) -> bool:
+        """Tell whether transfers are ordered, or will be by what is about to become known."""
         tracked = self.allocator.tracks_content_of
-        return mover.idle_at(start) and not any(any(map(tracked, ahead.emitting)) for ahead in self.flights)
+        return mover.ordered or any(any(map(tracked, ahead.emitting)) for ahead in self.flights)
 
     def _begin_run(self, first: Flight, durations_ns: list[int], now: int) -> None:
         """Take a run of steps, up to what is known to change a decision."""

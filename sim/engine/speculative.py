@@ -108,8 +108,8 @@ class Speculation:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    _groups: OrderedDict[int, npt.NDArray[np.int8]] = field(
-        default_factory=OrderedDict[int, npt.NDArray[np.int8]]
+    _groups: OrderedDict[int, npt.NDArray[np.int32]] = field(
+        default_factory=OrderedDict[int, npt.NDArray[np.int32]]
     )
 
     def __post_init__(self) -> None:
@@ -131,31 +131,36 @@ class Speculation:
 
     def accepted(self, index: int, first: int, count: int) -> Int64Array:
         """Return the drafted tokens that a request accepts in ``count`` rounds from ``first`` on, shape (count,)."""
-        if self.mode == "expected":
-            mean = self.mean_tokens
-            reached = np.floor(np.arange(first, first + count + 1) * mean + _ROUNDING).astype(np.int64)
-            return reached[1:] - reached[:-1] - 1
-        drawn = self._drawn(index // _GROUP, first + count)
-        return drawn[index % _GROUP, first : first + count].astype(np.int64)
+        reached = self._reached(index, first + count)[first : first + count + 1].astype(np.int64)
+        return reached[1:] - reached[:-1] - 1
 
-    def emitted(self, index: int, first: int, left: int) -> tuple[Int64Array, int]:
-        """Return the tokens of a request's emissions from round ``first`` on until ``left`` have come.
+    def emitted(self, index: int, first: int, left: int) -> tuple[npt.NDArray[np.int32], int]:
+        """Return the tokens that a request's rounds from ``first`` on have brought until ``left`` have come.
 
         Returns
         -------
-        tokens of each, the last one cut to what is left, and how many were cut off [tokens]
+        tokens before each round, counted from any origin, and after the last of them cut to what is left; and how many
+        were cut off [tokens]
         """
-        rounds = min(ceil(1.25 * left / self.mean_tokens) + 8, left)
+        rounds = first + min(ceil(1.25 * left / self.mean_tokens) + 8, left)
         while True:
-            tokens = self.accepted(index, first, rounds) + 1
-            reached = tokens.cumsum()
-            if reached[-1] >= left:
+            reached = self._reached(index, rounds)
+            wanted = int(reached[first]) + left
+            if reached[-1] >= wanted:
                 break
-            rounds = min(2 * rounds, left)
-        last = int(reached.searchsorted(left))
-        cut = int(reached[last]) - left
-        tokens[last] -= cut
-        return tokens[: last + 1], cut
+            rounds = min(2 * rounds, first + left)
+        last = int(reached.searchsorted(wanted))
+        found = reached[first : last + 1].copy()
+        cut = int(found[-1]) - wanted
+        found[-1] = wanted
+        return found, cut
+
+    def _reached(self, index: int, rounds: int) -> npt.NDArray[np.int32]:
+        """Return the tokens of a request after no round, one, ..., ``rounds`` or more of them [tokens]."""
+        if self.mode == "expected":
+            means = np.arange(rounds + 1) * self.mean_tokens
+            return np.floor(means + _ROUNDING).astype(np.int32)
+        return self._drawn(index // _GROUP, rounds)[index % _GROUP]
 
     def verify(self, request: Request, tokens: int) -> int:
         """Verify the drafted ones of ``tokens`` in one step of a request; return the tokens that are kept [tokens]."""
@@ -180,17 +185,18 @@ class Speculation:
         self.num_draft_tokens += rounds * (self.queries - 1)
         self.num_accepted_tokens += accepted
 
-    def _drawn(self, group: int, rounds: int) -> npt.NDArray[np.int8]:
-        """Return accepted tokens of a group of requests, shape (_GROUP, rounds or more), drawn as far as needed."""
+    def _drawn(self, group: int, rounds: int) -> npt.NDArray[np.int32]:
+        """Return ``_reached`` of a group of requests, shape (_GROUP, rounds + 1 or more), drawn as far as needed."""
         found = self._groups.get(group)
         if found is None:
-            found = np.empty((_GROUP, 0), dtype=np.int8)
-        while found.shape[1] < rounds:
+            found = np.zeros((_GROUP, 1), dtype=np.int32)
+        while found.shape[1] <= rounds:
             indices = range(group * _GROUP, (group + 1) * _GROUP)
-            drawn = table(self.seed, "acceptance", indices, _ROUNDS, found.shape[1])
-            more = np.zeros(drawn.shape, dtype=np.int8)
+            drawn = table(self.seed, "acceptance", indices, _ROUNDS, found.shape[1] - 1)
+            more = np.ones(drawn.shape, dtype=np.int32)
             for chance in self.survival:
                 more += drawn < chance
+            more = np.cumsum(more, axis=1, dtype=np.int32) + found[:, -1:]
             found = self._groups[group] = np.concatenate((found, more), axis=1)
             if len(self._groups) > _GROUPS_KEPT:
                 self._groups.popitem(last=False)

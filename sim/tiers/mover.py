@@ -22,6 +22,7 @@ NANO = 1e9
 _CAPACITIES: Mapping[str, float] = dict.fromkeys(("hbm", "compute", "link", "host", "h2d", "d2h"), 1.0)
 _DONE_NS = 1e-6
 _ROOM = 1.0 + 1e-12
+_ROOM_AT_LEAST = 1.0 - 1e-9
 
 
 class Moved(NamedTuple):
@@ -103,15 +104,39 @@ class Mover:
         else:
             self._out_bytes += route.bytes_of(blocks)
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the next step waits for transfers, or starts some."""
+        return bool(self._before or self._after)
+
     def idle_at(self, start_ns: int) -> bool:
         """Tell whether a step that starts then meets no transfer; the clock of transfers moves there."""
-        if self._before or self._after:
+        if self.ordered:
             return False
         self._drain(start_ns)
         return not self._queues
 
+    def clears(self, start_ns: int, duration_ns: int, peaks: Callable[[], Mapping[str, float]]) -> bool:
+        """Run a step that orders nothing if it meets no transfer, or only such that end within it and slow nothing.
+
+        Those behind it then meet none. False: it is not run. Parameters as in ``step``.
+        """
+        self._drain(start_ns)
+        queues = self._queues
+        if queues:
+            longest = max(math.fsum(part.left for part in queue) for queue in queues.values())
+            if longest > duration_ns or not self._unhindered(peaks()):
+                return False
+            self._pass(duration_ns)
+        self._now = start_ns + duration_ns
+        return not queues
+
     def step(
-        self, start_ns: int, duration_ns: int, phases: Callable[[], Sequence[Phase]]
+        self,
+        start_ns: int,
+        duration_ns: int,
+        phases: Callable[[], Sequence[Phase]],
+        peaks: Callable[[], Mapping[str, float]] | None = None,
     ) -> tuple[int, Moved]:
         """Run a step among the transfers; return its end [ns], and what they did to it.
 
@@ -120,10 +145,14 @@ class Mover:
         start_ns : when the device is free for it [ns]; not before the end of the step before
         duration_ns : what it takes alone [ns]
         phases : what it consists of; asked for only if a transfer is under way
+        peaks : the largest share of each resource that any of them holds, where that is known sooner [-]
         """
         self._drain(start_ns)
         end_ns = start_ns + duration_ns
-        if self._queues or self._before:
+        if self._queues and not self._before and peaks is not None and self._unhindered(peaks()):
+            self._pass(duration_ns)
+            self._now = end_ns
+        elif self._queues or self._before:
             end_ns = start_ns + self._run(duration_ns, phases())
         if self._after:
             self._drain(end_ns)
@@ -136,6 +165,29 @@ class Mover:
         self.in_bytes += moved.in_bytes
         self.out_bytes += moved.out_bytes
         return end_ns, moved
+
+    def _unhindered(self, peaks: Mapping[str, float]) -> bool:
+        """Tell whether a step with such phases and all that is queued go on at full speed, whatever meets what."""
+        totals: dict[str, float] = {}
+        for queue in self._queues.values():
+            for name in {name for part in queue for name in part.loads}:
+                most = max(part.loads.get(name, 0.0) for part in queue)
+                totals[name] = totals.get(name, 0.0) + most
+        return all(
+            load + peaks[name] <= _ROOM_AT_LEAST if name in peaks else load <= _ROOM
+            for name, load in totals.items()
+        )
+
+    def _pass(self, span_ns: int) -> None:
+        """Let all that is queued go on at full speed for a while."""
+        for channel, queue in list(self._queues.items()):
+            span = float(span_ns)
+            while queue and queue[0].left - span <= _DONE_NS:
+                span = max(span - queue.popleft().left, 0.0)
+            if queue:
+                queue[0].left -= span
+            else:
+                del self._queues[channel]
 
     def _drain(self, until_ns: int) -> None:
         """Let transfers go on by themselves until a step starts or ends."""

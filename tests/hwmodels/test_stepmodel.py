@@ -322,3 +322,19 @@ def test_an_engine_without_graph_capture_pads_nothing() -> None:
     step = StepModel(Device(), Engine(capture_sizes=()), SMALL)
     assert step.padded(np.array([3])).tolist() == [3]
     assert step.step_ns(3, 300, 100, (), 3) > 0
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@settings(deadline=None)
+@given(contexts=st.lists(st.integers(1, 6000), max_size=40), chunks=CHUNKS)
+def test_no_phase_of_a_step_holds_more_than_its_peak_loads(
+    name: str, contexts: list[int], chunks: list[tuple[int, int]]
+) -> None:
+    if not contexts and not chunks:
+        return
+    step = MODELS[name]
+    args = (*batch(contexts), chunks, len(contexts) + len(chunks), contexts)
+    peaks = step.peak_loads(*args)
+    for resource in ("hbm", "compute", "link"):
+        held = [phase.demands.get(resource, 0.0) / phase.seconds for phase in step.phases(*args)]
+        assert peaks.get(resource, 0.0) == max(held)

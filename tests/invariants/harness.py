@@ -35,6 +35,8 @@ SLO = {"default": {"ttft_s": 30e-6, "tpot_s": 2e-6}, "slow": {"ttft_s": 90e-6}, 
 class LinearCost:
     """A step's cost is linear in what a step model is told of it [ns].
 
+    ``hbm_load`` is the share of HBM that it holds while it reads.
+
     ``base`` + ``per_token`` a token + ``per_context`` a thousand keys read + ``per_row`` a sampled row +
     ``per_length`` a key of the longest context.
     """
@@ -46,6 +48,7 @@ class LinearCost:
         self.base, self.per_token, self.per_context = base, per_token, per_context
         self.per_row, self.per_length = per_row, per_length
         self.needs_contexts = needs_contexts
+        self.hbm_load = 1.0
 
     def step_ns(
         self, n_decode: int, context_sum: int, longest: int, prefill: Sequence[tuple[int, int]], sampled: int,
@@ -74,24 +77,29 @@ class LinearCost:
         return spent + self.per_row * n_decode + self.per_length * (longest + later)
 
     def phases(self, *step: Any) -> tuple[Phase, ...]:
-        """A step reads HBM for three quarters of its time and computes for the rest."""
+        """A step reads HBM for three quarters of its time, at a share of its rate, and computes for the rest."""
         seconds = self.step_ns(*step) / 1e9
         return (
-            Phase("hbm", 0.75 * seconds, {"hbm": 0.75 * seconds}),
+            Phase("hbm", 0.75 * seconds, {"hbm": self.hbm_load * 0.75 * seconds}),
             Phase("compute", 0.25 * seconds, {"compute": 0.25 * seconds}),
         )
+
+    def peak_loads(self, *_: Any) -> dict[str, float]:
+        return {"hbm": self.hbm_load, "compute": 1.0}
 
 
 @dataclass(frozen=True)
 class Host:
     """What is behind a device's memory: (policy, blocks, write through) of each tier, and blocks to swap to.
 
-    A block takes 700 ns over the host's link, which holds a third of HBM, and three times that from the second tier.
+    A block takes 700 ns over the host's link, which holds a third of HBM, and three times that from the second tier;
+    steps hold ``hbm_load`` of HBM while they read.
     """
 
     tiers: tuple[tuple[str, int, bool], ...] = ()
     swap: int = 0
     layerwise: bool = True
+    hbm_load: float = 1.0
 
     def attach(self, allocator: KVAllocator) -> Mover | None:
         """Give an allocator these tiers, and return what carries blocks."""
@@ -239,6 +247,8 @@ def make_engine(case: Case, env: Any, kind: type[Engine] = Engine, **options: An
         if rules is None
         else SpeculativeCost(*case.cost, queries=rules.queries, needs_contexts=case.needs_contexts)
     )
+    for each in (cost, getattr(cost, "plain", cost)):
+        each.hbm_load = case.host.hbm_load
     return kind(
         env, make_scheduler(case), allocator, cost,
         Recorder(keep_steps=True),

@@ -64,6 +64,7 @@ HOSTS = st.builds(
     ),
     swap=st.sampled_from((0, 5, 200)),
     layerwise=st.booleans(),
+    hbm_load=st.sampled_from((0.5, 1.0)),
 )
 
 

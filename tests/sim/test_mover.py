@@ -116,6 +116,27 @@ def test_phases_are_asked_for_only_where_something_moves() -> None:
     assert (end, tuple(moved)) == (12, (0, 0, 0))
 
 
+def test_a_write_that_slows_nothing_ends_when_it_would_alone() -> None:
+    """Loads of a half and a third: 12 us of writing are over 3 us into the second step, in phases or in one go."""
+    for peaks in (None, lambda: {"hbm": 0.5}):
+        mover = Mover(10)
+        mover.after("write", route(), "write", 12)
+        now, _ = mover.step(0, 1000, lambda: phases((1e-6, {"hbm": 0.5})), peaks)
+        now, moved = mover.step(now, 9000, lambda: phases((9e-6, {"hbm": 0.5})), peaks)
+        assert (now, moved.waited_ns) == (10_000, 0)
+        assert not mover.idle_at(now + 2990)
+        assert mover.idle_at(now + 3010)
+
+
+def test_a_run_begins_beside_transfers_only_if_they_end_in_its_first_step_and_slow_nothing() -> None:
+    for duration, load, clear in ((15_000, 0.5, True), (9000, 0.5, False), (15_000, 0.8, False)):
+        mover = Mover(10)
+        mover.after("write", route(), "write", 12)
+        now, _ = mover.step(0, 1000, lambda: phases((1e-6, {})))
+        assert mover.clears(now, duration, lambda load=load: {"hbm": load}) is clear
+        assert mover.idle_at(now) is clear
+
+
 def test_what_one_step_orders_on_a_channel_is_one_transfer_with_one_latency() -> None:
     mover, way = Mover(1, layerwise=False), route(latency=1e-6)
     for _ in range(3):
