@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...hwmodels.errors import MemboundError
+from .. import litter
 from ..books.record import RunRecord
 from ..metrics import metrics
 from ..metrics.figures import Figures, Unknown
@@ -246,8 +248,10 @@ def write_result(record: RunRecord, folder: str | Path) -> list[Path]:
     """
     check_folder(folder)
     target = Path(os.path.abspath(folder))
-    beside = target if target.exists() else target.parent  # the parent of a folder may be write-protected
-    staging = beside / f".{target.name}.{os.getpid()}.tmp"
+    place = target if target.exists() else target.parent  # the parent of a folder may be write-protected
+    for each in {target, target.parent}:
+        litter.clear(each, glob.escape(target.name))
+    staging = litter.beside(target, place)
     try:
         staging.mkdir(parents=True)
         _write_files(record, staging, target)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from .. import litter
 from .study import StudyError
 
 RUNS = "runs"
@@ -65,6 +66,7 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.runs = self.folder / RUNS
+        self._cleared = False
 
     def hashes(self) -> set[str]:
         """Return the hashes of all runs that are kept."""
@@ -111,7 +113,11 @@ class Store:
     def _write(self, table: Any, path: Path) -> None:
         import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        if not self._cleared:
+            self._cleared = True
+            for each in (self.folder, self.runs):
+                litter.clear(each)
+        temporary = litter.beside(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             cast("Any", pq).write_table(table, temporary)
