@@ -84,7 +84,9 @@ def play_colocated(
         for record, replica in zip(records, replicas, strict=True)
     )
     said = tuple(f"colocated: {text}" for text in other.warnings if text not in first.warnings)
-    return replace(first, beside={"colocated": figures(other)}, warnings=(*first.warnings, COST, *said))
+    return replace(
+        first, beside={"colocated": figures(other)}, others=(other,), warnings=(*first.warnings, COST, *said)
+    )
 
 
 def _second_kind(own: ResolvedScenario, device: StepDevice | None) -> ReplicaKind:

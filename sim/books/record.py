@@ -119,6 +119,7 @@ class RunRecord:
     contention : how others on the same device slowed the steps (``sim.contention``); None where there were none
     monitored : what tools would show of a device that others used too, over the span of all; by name of ``utilization``
     beside : name -> what the summary says of it, of others that ran on the same device
+    others : records of other models on the same device, each of its own requests and steps
     replicas : what the summary says of each replica; None where there is one
     requeued : requests given back by replicas that failed, each time counted; None where none could
     """
@@ -151,6 +152,7 @@ class RunRecord:
     contention: Mapping[str, Any] | None = None
     monitored: Mapping[str, float | Unknown] = field(default_factory=dict[str, "float | Unknown"])
     beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    others: tuple[RunRecord, ...] = ()
     replicas: Sequence[Mapping[str, Any]] | None = None
     requeued: int | None = None
 

@@ -67,15 +67,27 @@ def write_trace(record: RunRecord, path: Path) -> None:
 
 def about(record: RunRecord) -> dict[str, Any]:
     """Return what the trace says of itself: what ran, and the time by cause that its events sum to [ns]."""
+    models = (record, *record.others)
     return {
         "simulated": "true",
         **{key: str(record.provenance.get(key)) for key in ("version", "device", "model", "engine", "seed")},
-        "time_by_cause_ns": {cause: int(value) for cause, value in record.causes_ns.items()},
+        "time_by_cause_ns": _causes(record),
+        **({"models": [{"model": _model(each), "time_by_cause_ns": _causes(each)} for each in models]}
+           if record.others else {}),
         "note": "causes of a step are drawn one after the other: for how long each was waited for, not when"
         + ("; streams run beside each other: each one's events sum to its own time, and time_by_cause_ns has what "
            "both waited for at once in proportion" if _streams(record) else "")
-        + ("; of the models on the device the first is drawn" if "colocated" in record.beside else ""),
+        + ("; each model on the device has its own tracks, whose events sum to its time by cause under models"
+           if record.others else ""),
     }  # fmt: skip
+
+
+def _causes(record: RunRecord) -> dict[str, int]:
+    return {cause: int(value) for cause, value in record.causes_ns.items()}
+
+
+def _model(record: RunRecord) -> str:
+    return str(record.provenance.get("model"))
 
 
 def _streams(record: RunRecord) -> list[str]:
@@ -90,25 +102,42 @@ def trace_events(record: RunRecord) -> Iterator[str]:
     ------
     ValueError : the run kept no steps
     """
+    pid = REQUESTS_PID
+    for own in (record, *record.others):
+        yield from _model_events(own, pid, f" · {_model(own)}" if record.others else "")
+        pid += _replicas(own) + 1
+
+
+def _replicas(record: RunRecord) -> int:
+    """Return how many replicas have tracks."""
+    replicas = record.steps.get("replica") if record.steps is not None else None
+    return 1 if replicas is None else max(record.setup.replicas, int(replicas.max(initial=0)) + 1)
+
+
+def _model_events(record: RunRecord, pid: int, said: str) -> Iterator[str]:
+    """Yield the events of one model: its requests under a process, its replicas under those that follow.
+
+    Parameters
+    ----------
+    pid : of its requests
+    said : after the names of its processes
+    """
     if record.steps is None:
         raise ValueError("the run kept no steps; simulate(..., keep_steps=True)")
     columns = dict(record.steps)
     replicas = columns.get("replica")
-    for replica in range(
-        1 if replicas is None else max(record.setup.replicas, int(replicas.max(initial=0)) + 1)
-    ):
+    for replica in range(_replicas(record)):
         own = columns if replicas is None else {k: v[replicas == replica] for k, v in columns.items()}
-        yield from _replica(record, own, replica)
-    yield from _waiting(record)
-    yield from _requests(record)
+        yield from _replica(record, own, replica, pid + replica + 1, said)
+    yield from _waiting(record, pid)
+    yield from _requests(record, pid, said)
 
 
-def _replica(record: RunRecord, steps: Columns, replica: int) -> Iterator[str]:
+def _replica(record: RunRecord, steps: Columns, replica: int, pid: int, said: str) -> Iterator[str]:
     """Yield the tracks of one replica, of which a run without a step there has an idle one."""
-    pid = replica + 1
     streams = _streams(record)
     own = f"{streams[replica]} stream" if streams else f"replica {replica}"
-    yield _named("process_name", pid, 0, f"{own} · {record.provenance.get('device') or 'GPU'}")
+    yield _named("process_name", pid, 0, f"{own} · {record.provenance.get('device') or 'GPU'}{said}")
     yield _named("thread_name", pid, STEPS_TRACK, "steps")
     used = {
         track: kept
@@ -190,7 +219,7 @@ def _counters(steps: Columns, pid: int) -> Iterator[str]:
             yield f'{{"ph":"C","pid":{pid},"name":"{name}","ts":{_us(start)},"args":{{{args}}}}}'
 
 
-def _waiting(record: RunRecord) -> Iterator[str]:
+def _waiting(record: RunRecord, pid: int) -> Iterator[str]:
     """Yield the number of requests that wait to be scheduled for the first time, wherever they wait."""
     requests = record.requests
     served = requests["first_scheduled_ns"] >= 0
@@ -200,12 +229,12 @@ def _waiting(record: RunRecord) -> Iterator[str]:
     level = np.cumsum(np.bincount(place, weights=change, minlength=len(moments))).astype(np.int64)
     changed = np.append(True, np.diff(level) != 0) if len(level) else np.zeros(0, dtype=np.bool_)
     for time, waiting in zip(moments[changed].tolist(), level[changed].tolist(), strict=True):
-        yield f'{{"ph":"C","pid":{REQUESTS_PID},"name":"waiting","ts":{_us(time)},"args":{{"waiting":{waiting}}}}}'
+        yield f'{{"ph":"C","pid":{pid},"name":"waiting","ts":{_us(time)},"args":{{"waiting":{waiting}}}}}'
 
 
-def _requests(record: RunRecord) -> Iterator[str]:
+def _requests(record: RunRecord, pid: int, said: str) -> Iterator[str]:
     """Yield requests in lanes, the first that is free: each with queue, prefill and decode inside it."""
-    yield _named("process_name", REQUESTS_PID, 0, "requests")
+    yield _named("process_name", pid, 0, f"requests{said}")
     names = ("index", "arrival_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns", "input_tokens",
              "output_tokens", "num_preemptions", "status")  # fmt: skip
     rows = [
@@ -222,21 +251,21 @@ def _requests(record: RunRecord) -> Iterator[str]:
         if not free:
             lanes += 1
             heapq.heappush(free, lanes)
-            yield _named("thread_name", REQUESTS_PID, lanes, f"lane {lanes}")
+            yield _named("thread_name", pid, lanes, f"lane {lanes}")
         lane = heapq.heappop(free)
         heapq.heappush(busy, (max(last, arrival + 1), lane))
         args = (
             f'"input_tokens":{inputs},"output_tokens":{outputs},"preemptions":{preemptions},'
             f'"status":"{Status(status).name.lower()}"'
         )
-        yield _span(REQUESTS_PID, lane, f"request {index}", arrival, last, args)
+        yield _span(pid, lane, f"request {index}", arrival, last, args)
         for phase, start, end in (
             ("queue", arrival, scheduled),
             ("prefill", scheduled, first),
             ("decode", first, last),
         ):
             if 0 <= start < end:
-                yield _span(REQUESTS_PID, lane, phase, start, end)
+                yield _span(pid, lane, phase, start, end)
 
 
 def _span(pid: int, tid: int, name: str, start: int, end: int, args: str = "") -> str:

@@ -70,8 +70,16 @@ def test_every_cause_sums_exactly_to_the_summary(result: mb.SimulationResult, tr
     assert {name: ns / result.record.wall_ns for name, ns in sums.items()} == pytest.approx(share, abs=1e-6)
 
 
-def test_spans_of_a_track_are_nested_and_never_overlap(trace: Path):
-    tracks = dict(spans(read(trace)["traceEvents"]))
+def test_spans_of_a_track_are_nested_and_never_overlap(
+    trace: Path, colocated: tuple[mb.SimulationResult, dict[str, Any]]
+):
+    nested(read(trace)["traceEvents"])
+    nested(colocated[1]["traceEvents"])
+
+
+def nested(events: list[dict[str, Any]]) -> None:
+    """Check that what lies on a track lies inside or behind what was there before."""
+    tracks = dict(spans(events))
     assert len(tracks) > 5
     for track, found in tracks.items():
         open_until: list[int] = []
@@ -185,7 +193,7 @@ def test_streams_and_models_beside_each_other_are_told_apart(
     processes = [e["args"]["name"].partition(" · ")[0] for e in events if e["name"] == "process_name"]
     assert processes[: len(names)] == names
     assert ("beside each other" in found["otherData"]["note"]) is ("compute_split" in given)
-    assert ("the first is drawn" in found["otherData"]["note"]) is ("colocated" in given)
+    assert ("models" in found["otherData"]) is ("colocated" in given)
     for _, track in spans(events):
         stack: list[int] = []
         for start, end, _ in sorted(track, key=lambda span: (span[0], -span[1])):
@@ -193,3 +201,48 @@ def test_streams_and_models_beside_each_other_are_told_apart(
                 stack.pop()
             assert not stack or end <= stack[-1]
             stack.append(end)
+
+
+@pytest.fixture(scope="module")
+def colocated(tmp_path_factory: pytest.TempPathFactory) -> tuple[mb.SimulationResult, dict[str, Any]]:
+    """Return a run of two models on one device and its trace."""
+    load = {
+        "arrivals": {"kind": "poisson", "rate_per_s": 6},
+        "input_tokens": 300,
+        "output_tokens": 40,
+        "requests": 60,
+    }
+    small = {"gpu_memory_utilization": 0.4, "max_model_len": 2048}
+    scenario = {
+        "device": "h200_sxm",
+        "model": "llama-3.1-8b",
+        "kv_cache": small,
+        "workload": load,
+        "colocated": {"model": "qwen3-14b", "kv_cache": small, "workload": {**load, "requests": 20}},
+    }
+    found = mb.simulate(mb.Scenario.model_validate(scenario), keep_steps=True)
+    path = tmp_path_factory.mktemp("colocated") / "trace.json.gz"
+    chrometrace.write_trace(found.record, path)
+    return found, read(path)
+
+
+def test_each_model_on_a_device_has_tracks_that_sum_to_its_own_summary(
+    colocated: tuple[mb.SimulationResult, dict[str, Any]],
+):
+    result, trace = colocated
+    events = trace["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    summary = result.summary()
+    records = (result.record, *result.record.others)
+    said = (summary["time_share"], summary["colocated"]["time_share"])
+    for record, shares, model in zip(records, said, ("llama-3.1-8b", "qwen3-14b"), strict=True):
+        sums = dict.fromkeys(CAUSES, 0)
+        for (pid, _), track in spans(events):
+            for start, end, name in track:
+                if names[pid].endswith(model) and not names[pid].startswith("requests") and name in sums:
+                    sums[name] += end - start
+        assert {name: ns / record.wall_ns for name, ns in sums.items()} == pytest.approx(shares, abs=1e-6)
+        kept = [each for each in trace["otherData"]["models"] if each["model"] == model]
+        assert kept == [{"model": model, "time_by_cause_ns": sums}]
+        asked = [e for e in events if e["name"].startswith("request ") and names[e["pid"]].endswith(model)]
+        assert len(asked) == len(record.requests["index"])
