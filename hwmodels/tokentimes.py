@@ -319,7 +319,7 @@ class TokenTimes:
         known = self._ends
         place = np.searchsorted(known, m)
         if len(known) <= place.max(initial=-1) or not np.array_equal(known[place], m):
-            known = self._ends = np.union1d(known, m)
+            known = self._ends = np.unique(np.concatenate((known, m)))
             self._parts_at_ends = self.parts(known.astype(np.float64))
             place = np.searchsorted(known, m)
         return {

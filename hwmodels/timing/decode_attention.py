@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -295,9 +296,9 @@ class DecodeTerms:
 
 
 def _terms(
-    q: float, memory_slope: Value, memory_fixed: Value, compute_slope: Value, serial: Value
+    q: float, memory_slope: Value, memory_fixed: Value, compute_slope: Value, serial: Value, **others: Any
 ) -> DecodeTerms:
-    """Fold memory, compute and serial time into the form of ``DecodeTerms``."""
+    """Fold memory, compute and serial time into the form of ``DecodeTerms``, whose ``others`` are as given."""
     most, least = larger(memory_slope, compute_slope), smaller(memory_slope, compute_slope)
     slope = most * (1.0 + (least / most) ** q) ** (1.0 / q)
     offset = memory_fixed / memory_slope * (memory_slope / slope) ** q
@@ -310,6 +311,7 @@ def _terms(
         memory_fixed=memory_fixed,
         compute_slope=compute_slope,
         serial=serial,
+        **others,
     )
 
 
@@ -364,17 +366,14 @@ def decode_terms(
     serial = serial + (larger(1.0, soft) - 1.0) * (p.tcta + -(-mean_blocks // splits) * block)
     memory = loss / (bandwidth * smaller(w, 1.0) ** p.oe)
     io = batch * shape.io_bytes_per_sequence
-    terms = _terms(
+    second_pass = splits > 1  # a bool, or an array of them: a factor of 0 or 1
+    copied = (batch > 1) * (shape.units_per_sequence > 1)
+    return _terms(
         p.q,
         memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=io * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)) * loss,
         serial=serial,
-    )
-    second_pass = splits > 1  # a bool, or an array of them: a factor of 0 or 1
-    copied = (batch > 1) * (shape.units_per_sequence > 1)
-    return replace(
-        terms,
         kv_share=shape.kv_bytes_per_key / (shape.kv_bytes_per_key + shape.score_bytes_per_key),
         split_latency=p.ts * second_pass,
         split_memory=p.x * io / chip.bandwidth + second_pass * (p.cr * io * splits / (p.eb * chip.bandwidth)),
@@ -390,14 +389,14 @@ def _roofline3_terms(chip: Chip, p: DecodeParams, shape: DecodeShape, batch: Val
     it, where both are equal), so that the same arithmetic serves every device.
     """
     memory = 1.0 / (p.eb * chip.bandwidth)
-    terms = _terms(
+    return _terms(
         p.qr,
         memory_slope=(shape.kv_bytes_per_key + shape.score_bytes_per_key) * memory,
         memory_fixed=batch * shape.io_bytes_per_sequence * memory,
         compute_slope=shape.flop_per_key / (p.ec * chip.peak(shape.dtype)),
         serial=0.0,
+        t0=p.t0,
     )
-    return replace(terms, t0=p.t0)
 
 
 def warm_share(

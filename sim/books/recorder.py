@@ -98,6 +98,8 @@ class Recorder:
         self._gap_positions: list[int] = []
         self._position_ns = np.zeros(1024, dtype=np.int64)
         self._position_changes = np.zeros(1024, dtype=np.int64)
+        self._begun = array("q")  # output tokens with which stretches begin, and those behind them
+        self._over = array("q")
 
     # -- steps ------------------------------------------------------------------------------------------------
 
@@ -246,9 +248,8 @@ class Recorder:
                 self._grow_positions(position + count)
             gaps = self._position_ns[position : position + count]
             gaps += self._durations[base : base + count]
-            changes = self._position_changes
-            changes[position] += 1
-            changes[position + count] -= 1
+            self._begun.append(position)
+            self._over.append(position + count)
         request.last_token_ns = self._ends.item(step - self._base)
 
     def _place(self, positions: Int64Array, gaps: Int64Array) -> None:
@@ -348,7 +349,9 @@ class Recorder:
 
     def itl_by_position(self) -> tuple[Int64Array, Int64Array]:
         """Return the sum of the gaps before output token p [ns] and their count, index p."""
-        counts = np.cumsum(self._position_changes)
+        changes, size = self._position_changes, len(self._position_changes)
+        changes = changes + np.bincount(self._begun, minlength=size) - np.bincount(self._over, minlength=size)
+        counts = np.cumsum(changes)
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
         return self._position_ns[:used], counts[:used]
 

@@ -167,8 +167,8 @@ class Run:
         return len(self.bounds_ns) - 1
 
     def due_ns(self, depth: int) -> int:
-        """Return when the first composition after the run is made, ``depth`` steps being composed ahead [ns]."""
-        return self.bounds_ns[max(len(self.bounds_ns) - depth, 0)]
+        """Return when the first composition after the run is made, one or two (``depth``) being under way then [ns]."""
+        return self.bounds_ns[-depth]
 
     def shorten(self, arrival_ns: int, depth: int) -> bool:
         """End the run at the first composition that sees an arrival; False if it ends before anyway."""

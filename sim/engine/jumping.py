@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ..books.recorder import kv_state
-from ..clock import is_late
+from ..clock import Call, is_late
 from .flight import Flight, Run
 from .outputs import Outputs
 from .stopping import Stopping
 
 if TYPE_CHECKING:
+    import simpy
+
     from ...hwmodels.cascade import SharedPrefix
     from ..scheduler.base import ScheduledBatch
     from ..tiers.mover import Mover
@@ -104,7 +106,9 @@ class Jumping(Outputs, Stopping):
         if due <= now:
             return False
         flights = self.flights
-        self._wake_at(flights[0].end_ns if flights and flights[0].last else due)
+        if flights and flights[0].last:
+            due = flights[0].end_ns
+        self._wake = Call(self.env, due, self._on_wake)
         return True
 
     def _cut(self, now: int) -> None:
@@ -160,6 +164,9 @@ class Jumping(Outputs, Stopping):
         self.deliver(now)
         if self.waiting:
             self._shorten_run(now)
+
+    def _on_wake(self, event: simpy.Event) -> None:
+        raise NotImplementedError
 
     def _drafts(self, running: int) -> int:
         raise NotImplementedError
