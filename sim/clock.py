@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING, Any, final
 
 import simpy
@@ -29,6 +30,10 @@ class Clock(simpy.Environment):
     def __init__(self, initial_time: int = 0) -> None:
         super().__init__(initial_time)
         self.now = initial_time
+
+    def peek(self) -> int | float:
+        """Return when the next event is due; infinity if there is none [ns]."""
+        return self._queue[0][0] if self._queue else inf
 
     def step(self) -> None:
         """Process the next event; see SimPy."""

@@ -18,7 +18,7 @@ from .drafting import SpeculativeCohort
 from .flight import EngineState, Flight, PhaseTimer, Run, StepTimer, launcher, peaks_of
 from .jumping import Jumping
 from .pipeline import Pipeline, recall
-from .request import Request, Status, refusal, sort_as
+from .request import RUNNING, Request, Status, refusal, sort_as
 from .speculative import Drafted, Speculation
 from .stepload import StepLoad
 
@@ -244,7 +244,7 @@ class Engine(Jumping):
     def _run(self, request: Request, cached: int) -> None:
         self.running.append(request)
         self.individuals.append(request)
-        request.status = Status.RUNNING
+        request.status = RUNNING
         request.num_computed_tokens = cached
         self.live_tokens += cached
         if request.first_scheduled_ns < 0:

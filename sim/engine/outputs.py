@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from .request import Request, Status
+from .request import COMPLETED, RUNNING, Request
 
 if TYPE_CHECKING:
     from ..books.recorder import Recorder
@@ -50,8 +50,8 @@ class Outputs:
                 finished.append(request)
                 self._end(request, step, end)
         for request in flight.emitting:
-            if request.status is not Status.RUNNING:
-                recorder.wasted_tokens += request.status is Status.COMPLETED
+            if request.status is not RUNNING:
+                recorder.wasted_tokens += request.status is COMPLETED
             elif request in cohort:
                 if request.stretch_step < 0:
                     recorder.emit(request, step, end)
@@ -63,7 +63,7 @@ class Outputs:
                 if self.allocator.tracks_content_of(request):
                     self.allocator.note_output(request)
         for request in flight.last:
-            if request.status is Status.RUNNING:
+            if request.status is RUNNING:
                 self._finish(request, flight, step, end)
                 finished.append(request)
         if self.observer is not None:
@@ -103,7 +103,7 @@ class Outputs:
             self._release(request)
 
     def _end(self, request: Request, step: int, end: int) -> None:
-        request.status = Status.COMPLETED
+        request.status = COMPLETED
         request.last_token_ns = end
         self.recorder.finish(request, step)
         self.on_finish(request)

@@ -284,7 +284,8 @@ class PagedAllocator(PageAllocator[Holding]):
             holding.private += added
         if request.draft is not None:
             request.draft.slots = max(request.draft.slots, tokens)
-        holding.known = min(tokens, request.num_tokens)
+        known = request.num_tokens
+        holding.known = known if known < tokens else tokens
         if holding.cached < len(request.block_hashes):
             self._publish(request, holding, holding.known)
 
@@ -310,7 +311,7 @@ class PagedAllocator(PageAllocator[Holding]):
         while count:
             oldest = next(iter(self._queue))
             if isinstance(oldest, Remains):
-                taken = min(count, oldest.blocks)
+                taken = oldest.blocks if oldest.blocks < count else count
                 oldest.blocks -= taken
                 empty = not oldest.blocks
                 if empty and oldest.owner is not None:
