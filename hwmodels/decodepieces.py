@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .timing.decode_attention import DecodeTerms
 
 NANO: Final = 1e9
-FEW: Final = 12
+FEW: Final = 20
 """Steps up to which plain numbers are quicker than arrays."""
 _RAMP: Final = 4096
 LONGEST_NS: Final = 1e9
@@ -36,7 +36,7 @@ class DecodePiece:
     alone : the step without attention [s]
     """
 
-    __slots__ = ("_batch", "_constant", "_exponents", "_numbers", "_offset", "_scale_and_fixed")
+    __slots__ = ("_arrays", "_batch", "_numbers", "_offset")
 
     def __init__(self, batch: int, terms: DecodeTerms, layers: int, alone: float) -> None:
         fixed = (alone + layers * (terms.t0 + terms.extra)) * NANO + 0.5
@@ -44,10 +44,7 @@ class DecodePiece:
         self._batch = batch
         self._offset = float(terms.offset)
         self._numbers = tuple(map(float, (terms.q, terms.constant, 1.0 / terms.q, scale, fixed)))
-        # 0-d arrays cost half of what Python's floats do in an operation on arrays.
-        self._exponents = np.array(terms.q), np.array(1.0 / terms.q)
-        self._constant = np.array(terms.constant)
-        self._scale_and_fixed = np.array(scale), np.array(fixed)
+        self._arrays: list[NDArray[np.float64]] = []
 
     def few_ns(self, keys: int, steps: int) -> list[int] | None:
         """Return the durations of a few steps, the first of which reads ``keys`` in all; None: ask ``run_ns`` [ns]."""
@@ -68,11 +65,14 @@ class DecodePiece:
 
         Adding ``keys`` and the offset to the ramp is exact, so a step's value does not depend on where its run began.
         """
-        q, inverse_q = self._exponents
-        scale, fixed = self._scale_and_fixed
+        if (
+            not self._arrays
+        ):  # as 0-d arrays they cost half of what Python's floats do in an operation on arrays
+            self._arrays = list(map(np.array, self._numbers))
+        q, constant, inverse_q, scale, fixed = self._arrays
         y = ramp + (keys + self._offset)
         np.power(y, q, y)
-        y += self._constant
+        y += constant
         np.power(y, inverse_q, y)
         y *= scale
         y += fixed

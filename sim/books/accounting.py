@@ -80,7 +80,7 @@ class StepAccountant:
         self, rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Array
     ) -> dict[str, Int64Array] | None:
         """Take in rows, the steps of each, every step's duration [ns]; return per-step columns if asked."""
-        waited_ns = np.repeat(np.fromiter((row.moved.waited_ns for row in rows), np.int64, len(rows)), steps)
+        waited_ns = np.fromiter(map(attrgetter("moved.waited_ns"), rows), np.int64, len(rows)).repeat(steps)
         own_ns = durations_ns - waited_ns
         contended = contention.waited_ns(rows, steps, own_ns)
         for resource, lost_ns in contended.items():
@@ -208,8 +208,9 @@ def columns_of(
     def column(name: str) -> Int64Array:
         return np.fromiter(map(attrgetter(name), rows), np.int64, len(rows))
 
-    counts = np.fromiter((len(row.prefill) for row in rows), np.int64, len(rows))
-    chunks = np.array(list(chain.from_iterable(row.prefill for row in rows)), dtype=np.int64).reshape(-1, 2)
+    counts = np.fromiter(map(len, map(attrgetter("prefill"), rows)), np.int64, len(rows))
+    prefills = chain.from_iterable(map(attrgetter("prefill"), rows))
+    chunks = np.fromiter(chain.from_iterable(prefills), np.int64, 2 * int(counts.sum())).reshape(-1, 2)
     return StepColumns(
         steps=steps,
         n_decode=column("n_decode"),
@@ -228,7 +229,7 @@ def columns_of(
 
 def _selecting(rows: Sequence[StepRow]) -> Int64Array | None:
     """Return what is chosen of prompts in each row, None where nothing ever is [tokens]."""
-    if all(row.selected is None for row in rows):
+    if not any(map(attrgetter("selected"), rows)):
         return None
     return np.array([row.selected or (0, 0) for row in rows], dtype=np.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +32,9 @@ def waited_ns(rows: Sequence[StepRow], steps: Int64Array, durations_ns: Int64Arr
 
     A row that waited is a single step: a device that others use is not jumped over.
     """
-    slowed = [number for number, row in enumerate(rows) if row.waited]
-    if not slowed:
+    if not any(map(attrgetter("waited"), rows)):
         return {}
+    slowed = [number for number, row in enumerate(rows) if row.waited]
     first = (np.cumsum(steps) - steps)[slowed]
     left = durations_ns[first]
     found: dict[str, Int64Array] = {}

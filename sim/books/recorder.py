@@ -366,9 +366,10 @@ class Recorder:
         first = np.cumsum(steps) - steps
         self.busy_ns += int(durations.sum())
         self._work_out_memory(rows, steps, first, durations)
-        self.cascade_steps += sum(
-            count for row, count in zip(rows, self._row_steps, strict=True) if row.shared
-        )
+        if any(map(attrgetter("shared"), rows)):
+            self.cascade_steps += sum(
+                count for row, count in zip(rows, self._row_steps, strict=True) if row.shared
+            )
         limiters = np.repeat(np.fromiter(map(attrgetter("limiter"), rows), np.int64, len(rows)), steps)
         for code, name in enumerate(LIMITERS):
             self.limiter_ns[name] += int(durations[limiters == code].sum())

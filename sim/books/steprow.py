@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -79,6 +80,8 @@ def unfolded(
 ) -> Int64Array:
     """Return a column of ``Growth`` for every step after a row's first, shape (sum of steps,); 0 where it has none."""
     out = np.zeros(int(steps.sum()), dtype=np.int64)
+    if not any(map(attrgetter("growth"), rows)):
+        return out
     many = [(at, row) for at, row in enumerate(rows) if row.growth is not None and steps[at] > 1]
     if not many:
         return out

@@ -63,7 +63,7 @@ class Jumping(Outputs, Stopping):
                 return 0  # without those who end, the others may share more
             # A request that ends meanwhile leaves its place to whoever waits; an over-running one leaves the batch.
             if ahead.late or (
-                ahead.last and (self.waiting or any(map(self.decoding.__contains__, ahead.last)))
+                ahead.last and (self.waiting or any(map(self.decoding.members.__contains__, ahead.last)))
             ):
                 return 0
             if ahead.last and self._drafts(len(self.running) - len(ahead.last)) != self.decoding.queries:

@@ -36,7 +36,7 @@ class Outputs:
     def _apply(self, flight: Flight) -> None:
         """Hand out the tokens of a step that has ended."""
         end, step = flight.end_ns, flight.step + flight.steps - 1
-        recorder, cohort = self.recorder, self.decoding
+        recorder, members = self.recorder, self.decoding.members
         recorder.applied_steps = step + 1
         if not (flight.emitting or flight.last or flight.late or self.observer):
             return
@@ -52,7 +52,7 @@ class Outputs:
         for request in flight.emitting:
             if request.status is not RUNNING:
                 recorder.wasted_tokens += request.status is COMPLETED
-            elif request in cohort:
+            elif request in members:
                 if request.stretch_step < 0:
                     recorder.emit(request, step, end)
                     recorder.open(request, step)
@@ -71,7 +71,7 @@ class Outputs:
 
     def _finish(self, request: Request, flight: Flight, step: int, end: int) -> None:
         """Deliver the last token of a running request."""
-        if request in self.decoding:
+        if request in self.decoding.members:
             self.decoding.leave(request)
             self.recorder.close(request, step)
             # An over-run is composed already; of an individual it is counted when that step's outputs are dropped.
