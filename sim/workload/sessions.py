@@ -18,6 +18,7 @@ from .prefix import PrefixIds
 Ints = NDArray[np.int64]
 ID_TOKENS = 16
 """Tokens one id of a prompt covers: the usual block, so that a system prompt is shared in whole blocks."""
+_AT_ONCE = 1 << 16
 
 
 class SessionsSpec(Section):
@@ -133,7 +134,7 @@ def session_prompts(
         if spec.order == "random" and len(asked):
             drawn = uniform(seed, "sessions", range(len(asked)))
             place = np.minimum((drawn * spec.prompts).astype(np.int64), spec.prompts - 1)
-        lengths = questions.draw(seed, "input_tokens", range(spec.prompts))
+        lengths = questions.draw(seed, "input_tokens", range(int(place.max(initial=-1)) + 1))
         tokens, content = spec.common_tokens + lengths[place], place
         covered = tokens
     else:
@@ -179,14 +180,24 @@ def _ids(spec: SessionsSpec, place: Ints, content: Ints, covered: Ints) -> Prefi
 
     ``place`` counts prompts in turn over groups, and in each over the sets of examples.
     """
-    group, sets = place % spec.groups, spec.few_shot_sets
-    shots = spec.groups + group * sets + place // spec.groups % sets
     counts = -(-covered // ID_TOKENS)
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    block = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], counts)
+    ids = np.empty(int(offsets[-1]), dtype=np.uint32)
+    for start in range(0, len(counts), _AT_ONCE):  # in one go a million prompts would need gigabytes
+        stop = min(start + _AT_ONCE, len(counts))
+        ids[offsets[start] : offsets[stop]] = _ids_of(
+            spec, place[start:stop], content[start:stop], counts[start:stop]
+        )
+    return PrefixIds(offsets, ids, ID_TOKENS)
+
+
+def _ids_of(spec: SessionsSpec, place: Ints, content: Ints, counts: Ints) -> Ints:
+    """Return the ids of some prompts, ``counts`` of each, one prompt after the other."""
+    group, sets = place % spec.groups, spec.few_shot_sets
+    shots = spec.groups + group * sets + place // spec.groups % sets
+    block = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     ids = np.repeat(spec.groups * (1 + sets) + content, counts)
     examples = block < spec.common_tokens // ID_TOKENS
     ids = np.where(examples, np.repeat(shots, counts), ids)
     common = block < spec.system_prompt_tokens // ID_TOKENS
-    ids = np.where(common, np.repeat(group, counts), ids)
-    return PrefixIds(offsets, ids.astype(np.uint32), ID_TOKENS)
+    return np.where(common, np.repeat(group, counts), ids)
