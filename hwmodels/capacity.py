@@ -70,8 +70,8 @@ def kv_pool(
         )
     if given.attention == "naive" and name != "vllm":
         raise CapacityError(
-            f"kernels.attention: what naive attention takes of {engine.id}'s memory is not known; allowed: vLLM "
-            "engines, or flash"
+            f"kernels.attention: what naive attention, which eviction h2o needs too, takes of {engine.id}'s memory is "
+            "not known; allowed: vLLM engines, or flash"
         )
     if given.reserve_bytes is not None and name != "vllm":
         raise CapacityError(f"kv_cache.reserve_bytes is a term of vLLM's sum; {engine.id} has none such")

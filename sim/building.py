@@ -25,6 +25,7 @@ from .kvcache.paged import PagedAllocator
 from .kvcache.radix import RadixAllocator
 from .kvcache.ring import RingAllocator
 from .policies import find_policy, make_policy
+from .scenario.kvlevers import attention_of
 from .scenario.parallel import machines_of, scattered_from
 from .scenario.resolve import SCHEDULER_LIMITS, ResolvedScenario
 from .tiers.offload import attach
@@ -59,7 +60,7 @@ def size_pool(resolved: ResolvedScenario) -> KVPool:
             kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
             reserve_bytes=cache.reserve_bytes,
             draft=resolved.draft,
-            attention=scenario.kernels.attention,
+            attention=attention_of(scenario),
             hybrid=True if cache.eviction else None,
         ),
     )
@@ -102,11 +103,10 @@ def _step_model_of(
     scenario, workload, asked = resolved.scenario, resolved.scenario.workload, resolved.scenario.speculative
     target = (resolved.engine, resolved.model, scenario.parallelism, scenario.quantization)
     eviction = resolved.kv_cache.eviction
-    # Whoever evicts by attention all along needs its scores, which flash attention does not write.
     options: dict[str, Any] = {
         "sampling": workload.sampling if workload else "greedy",
         "routing": _routing(workload.expert_routing) if workload else None,
-        "attention": "naive" if eviction and eviction.kind == "h2o" else scenario.kernels.attention,
+        "attention": attention_of(scenario),
         "collectives": collectives_of(resolved),
     }
     observation = eviction.latest if eviction and eviction.kind == "snapkv" else 0

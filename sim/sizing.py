@@ -15,6 +15,7 @@ from ..hwmodels.model import load_model
 from ..hwmodels.pool import KVPool, PoolSettings
 from ..hwmodels.sizing import SizeReport
 from .fields import AUTO, Auto
+from .scenario.kvlevers import attention_of
 from .scenario.resolve import draft_of, resolve
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _settings(scenario: Scenario, printed: PrintedMemory | None) -> PoolSettings
         kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
         reserve_bytes=cache.reserve_bytes,
         printed=printed,
-        attention=scenario.kernels.attention,
+        attention=attention_of(scenario),
     )
 
 

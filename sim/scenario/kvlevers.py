@@ -105,6 +105,14 @@ def _check_selection(scenario: Scenario, model: ModelSpec) -> None:
         )
 
 
+def attention_of(scenario: Scenario) -> str:
+    """Return the attention that runs: whoever evicts by scores all along needs them, which flash does not write."""
+    eviction = scenario.kv_cache.eviction
+    if eviction is not None and eviction.kind == "h2o" and eviction.budget != 1:
+        return "naive"
+    return scenario.kernels.attention
+
+
 def _said_of(eviction: Eviction) -> str:
     what = (
         f"kv_cache.eviction {eviction.kind} is an unvalidated lever, no such run was measured; quality is not "

@@ -137,9 +137,21 @@ def test_a_budget_never_slows_the_kernel_that_scores_nor_takes_more_memory(budge
     for batch, context in ((1, 100), (1, 20000), (16, 3000), (64, 6000)):
         step = (batch, batch * context, context, [], batch)
         assert after.step_ns(*step) <= before.step_ns(*step)
-    # The score matrix is not in the sum; what every entry has drawn so far, 32 bit for each KV head, is.
-    blocks = [size_pool(each).num_gpu_blocks for each in (resolve(chat()), kept)]
+    # The score matrix is in both sums; what every entry has drawn so far, 32 bit for each KV head, in one.
+    blocks = [size_pool(each).num_gpu_blocks for each in (plain, kept)]
     assert blocks[1] == pytest.approx(blocks[0] / budget / (1 + 4 / 512), rel=5e-3)  # whole bytes
+
+
+def test_scores_that_eviction_needs_are_in_the_memory_sum() -> None:
+    """Six bytes for each head, query and key of the largest step, as with naive attention; flash writes none."""
+    h2o = {"kind": "h2o", "budget": 0.25}
+    kept = resolve(chat(kv_cache__eviction=h2o, kv_cache__max_model_len=8192))
+    (scores,) = (term for term in size_pool(kept).terms if term.name == "activations")
+    tokens = kept.scheduler.max_num_batched_tokens
+    assert scores.bytes == 6 * 32 * min(tokens, 8192) * 8192 + 2 * tokens * 3 * 4096
+    assert "score matrix" in scores.note
+    with pytest.raises(MemboundError, match="eviction h2o needs"):
+        size_pool(resolve(chat(kv_cache__eviction=h2o, engine="sglang-0.5.6")))
 
 
 def test_sharing_layers_buys_room_and_no_time() -> None:

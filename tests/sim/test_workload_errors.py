@@ -135,6 +135,16 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     assert "not a readable Parquet file" in complaint(tmp_path, b"PAR1 is not enough")
 
 
+def test_more_hash_ids_than_a_prompt_has_blocks_are_refused(tmp_path: Path) -> None:
+    """An id covers 512 tokens, the last one what is left: 513 tokens have two."""
+    line = '{"timestamp": 0, "input_length": 513, "output_length": 3, "hash_ids": [0, 1]}\n'
+    said = complaint(tmp_path, line + line.replace("[0, 1]", "[0, 1, 2]"))
+    assert (
+        "line 2, column 'hash_ids': 3 hash ids for a prompt of 513 tokens; allowed: at most 2, one for each 512 tokens"
+        in said
+    )
+
+
 def test_damaged_json_is_named(tmp_path: Path) -> None:
     good = '{"timestamp": 0, "input_length": 5, "output_length": 3, "hash_ids": [0]}\n'
     assert "line 2: not JSON" in complaint(tmp_path, good + '{"timestamp": 1,\n')

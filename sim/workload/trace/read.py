@@ -282,8 +282,16 @@ def _prefix(raw: RawTrace, same_prompt: Sequence[str]) -> PrefixIds | None:
         return None
     ids = raw.arrays["hash_ids"].astype(np.uint64, copy=False)
     small = ids.astype(np.uint32) if len(ids) and int(ids.max()) < 2**32 else ids
-    offsets = np.concatenate([[0], np.cumsum(raw.ints("hash_counts"))])
-    return PrefixIds(offsets, small, raw.format.hash_block_tokens)
+    counts, tokens, size = raw.ints("hash_counts"), raw.ints("input_tokens"), raw.format.hash_block_tokens
+    for row in np.flatnonzero(counts > -(-tokens // size))[:1].tolist():
+        blocks = -(-int(tokens[row]) // size)
+        raise raw.error(
+            row,
+            "hash_ids",
+            f"{counts[row]} hash ids for a prompt of {tokens[row]} tokens; allowed: at most {blocks}, one for "
+            f"each {size} tokens",
+        )
+    return PrefixIds(np.concatenate([[0], np.cumsum(counts)]), small, size)
 
 
 def _measured(raw: RawTrace) -> dict[str, NDArray[np.float64]]:
