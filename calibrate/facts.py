@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..hwmodels.timing.decode_attention import FLASH2
+
 _WEIGHT_ONLY: Final = ("linear_w4a16", "linear_w8a16")
 _RULED: Final = {"Hopper": {"Cutlass": 1, "sgl_kernel_fp8": 1}, "Ada": {"Cutlass": 2}}
 """Architecture and part of a kernel's name -> the rule by which it takes a tile (``tiles.RULES``)."""
@@ -47,14 +49,14 @@ def kernel_facts(family: str, lane: str, kernel: str, arch: str) -> dict[str, An
 def _decode_facts(lane: str, kernel: str) -> dict[str, Any]:
     """Return whether the kernel splits a sequence, and in how many blocks of 128 keys at least.
 
-    FlashAttention-2 packs the queries of a group and then splits; without groups it does neither. Its blocks hold
-    256 keys at heads of 64. TensorRT-LLM's generated kernels never split below 256 keys.
+    FlashAttention-2 packs the queries of a group and then splits, by a rule of its own; without groups it does
+    neither. Its blocks hold 256 keys at heads of 64. TensorRT-LLM's generated kernels never split below 256 keys.
     """
     flash2 = _is_flash2(kernel)
     if flash2 and "_mha" in lane:
         return {"split": False}
     coarse = (flash2 and "_d64" in lane) or any(name in kernel for name in _GENERATED)
-    return {"key_blocks": 2.0} if coarse else {}
+    return ({"split": FLASH2} if flash2 else {}) | ({"key_blocks": 2.0} if coarse else {})
 
 
 def _is_flash2(kernel: str) -> bool:
@@ -65,11 +67,12 @@ def _prefill_facts(kernel: str, arch: str) -> dict[str, Any]:
     """Return whether a tile takes rows of several heads (of chunks of one token alone), and how many rows.
 
     FlashAttention-2 packs the queries of a group only where there is one token a sequence; its causal tiles are 64
-    rows high where on-chip memory is small. TensorRT-LLM's generated kernels do not pack.
+    rows high where on-chip memory is small. TensorRT-LLM's generated kernels do not pack, and
+    take longer over groups that are not a power of two.
     """
     if _is_flash2(kernel):
         return {"packed": False, "single": True, "tile": 64 if arch == "Ada" else 128}
-    return {"packed": False} if _GENERATED_PREFILL in kernel else {}
+    return {"packed": False, "uneven": True} if _GENERATED_PREFILL in kernel else {}
 
 
 _GENERATED_PREFILL: Final = "trtllm"

@@ -173,10 +173,26 @@ def local_spread(log_ratio: Array, regimes: NDArray[Any], terms: Mapping[str, Ar
     return found
 
 
-def local_factor(local: Mapping[str, float], regimes: NDArray[Any], terms: Mapping[str, Array]) -> Array:
-    """Return the spread of each row over that of its regime, shape (n,) [-]; see ``local_spread``."""
+def local_factor(
+    local: Mapping[str, float],
+    regimes: NDArray[Any],
+    terms: Mapping[str, Array],
+    distance: Array | None = None,
+) -> Array:
+    """Return the spread of each row over that of its regime, shape (n,) [-].
+
+    What is better known at the edge of the hull than in its middle is less so with the distance from it: a factor
+    below 1 fades with that.
+
+    Parameters
+    ----------
+    local, regimes, terms : see ``local_spread``
+    distance : of each row from the hull, shape (n,) [ln]; default: all are inside
+    """
     constant = np.array([local.get(str(name), 0.0) for name in regimes])
-    return np.exp(np.clip(constant + _sum(local, terms, len(regimes)), -_LARGEST, _LARGEST))
+    log = np.clip(constant + _sum(local, terms, len(regimes)), -_LARGEST, _LARGEST)
+    fade = 1.0 if distance is None else np.where(log < 0.0, np.exp(-distance), 1.0)
+    return np.exp(log * fade)
 
 
 def _sum(local: Mapping[str, float], terms: Mapping[str, Array], n: int) -> Array:

@@ -143,10 +143,11 @@ def _predictive(
     time = np.maximum(np.asarray(model(params), dtype=np.float64), SMALLEST)
     held_up = held_up_by(model, params, time)
     residual = _residual(lane, level, held_up, regimes, len(time))
+    distance = hull_distance(lane.hull, axes or {}, len(time))
     if regimes is not None and lane.local:
         terms = terms_of(model, params, lane.stderr, time, lane.hull, axes or {})
-        residual = residual * local_factor(lane.local, regimes, terms)
-    distance = hull_distance(lane.hull, axes or {}, len(time))
+        fading = None if lane.growth is None else distance
+        residual = residual * local_factor(lane.local, regimes, terms, fading)
     growth = beyond_per_log(lane.family) if lane.growth is None else lane.growth
     residual = residual * (1.0 + growth * distance)
     variance = _parameter_variance(lane, model, len(time)) + residual**2

@@ -82,7 +82,7 @@ def fit_decode_attention_least_squares(
     rows: int = ROWS,
     warm: bool = True,
     params: list[Parameter] | None = None,
-    split: bool = True,
+    split: float = 1.0,
     key_blocks: float = 1.0,
     **options: Any,
 ) -> FitResult:
@@ -94,7 +94,8 @@ def fit_decode_attention_least_squares(
 
     Parameters
     ----------
-    split, key_blocks : whether a sequence is split, and into parts of how many key blocks at least (facts)
+    split, key_blocks : whether and by what rule a sequence is split (``split`` of a lane), and into parts of how many
+        key blocks at least (facts)
     """
     facts = [Parameter("split", float(split), vary=False), Parameter("ks", key_blocks, vary=False)]
     chosen = table.sample(rows)

@@ -10,8 +10,7 @@ Held out are 16 and 64 heads and contexts above 2048; a few rows of the tables a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +22,8 @@ from ...hwmodels.timing.prefill_attention import PrefillParams, mla_prefill_shap
 from ..dtypes import element_width
 from ..errors import CalibrationError
 from ..table import KernelTable
-from ..uncertainty import Predictive, of_fit
 from .base import Array, FitResult, Parameter, hull_of, robust_fit
-from .beyond import Expect, growth_beyond, pinned_by_the_long
+from .beyond import pinned_by_the_long
 from .gemm import Values
 
 LATENT: Final = 576
@@ -211,9 +209,7 @@ def fit_mla_decode_least_squares(
     )
     whole = [_whole_blocks(occ, chip) for occ in OCCUPANCIES]
     params = pinned_by_the_long(table, "occ", tuple(whole), params, fit, predict)
-    expect = _expected(lambda values, rows: predict_mla_decode_us(chip, values, rows))
-    growth = growth_beyond(table, table["kv_len"], params, fit, expect)
-    return replace(fit(table, params, **options), growth=growth)
+    return fit(table, params, **options)
 
 
 def _whole_blocks(occupancy: float, chip: Chip) -> float:
@@ -249,32 +245,16 @@ def fit_mla_prefill_least_squares(
     ------
     CalibrationError : too few rows, or times that are not positive
     """
-
-    def fit(rows: KernelTable, params: list[Parameter], **options: Any) -> FitResult:
-        return robust_fit(
-            lambda values: predict_mla_prefill_us(chip, values, rows),
-            params,
-            rows.latency_us,
-            family="mla_prefill",
-            lane=lane,
-            regimes=mla_regimes(rows),
-            hull=hull_of(**_axes(rows)),
-            **{"rounds": 2, "evaluations": 25, **options},
-        )
-
-    params = mla_prefill_parameters(eb, absorbed=absorbed)
-    expect = _expected(lambda values, rows: predict_mla_prefill_us(chip, values, rows))
-    growth = growth_beyond(table, table["kv_len"], params, fit, expect)
-    return replace(fit(table, params, **options), growth=growth)
-
-
-def _expected(predict_us: Callable[[Mapping[str, float], KernelTable], Array]) -> Expect:
-    """Return the times of rows with their spread, from their times under given parameters."""
-
-    def expect(found: FitResult, rows: KernelTable) -> Predictive:
-        return of_fit(found, lambda values: predict_us(values, rows), regimes=mla_regimes(rows))
-
-    return expect
+    return robust_fit(
+        lambda values: predict_mla_prefill_us(chip, values, table),
+        mla_prefill_parameters(eb, absorbed=absorbed),
+        table.latency_us,
+        family="mla_prefill",
+        lane=lane,
+        regimes=mla_regimes(table),
+        hull=hull_of(**_axes(table)),
+        **{"rounds": 2, "evaluations": 25, **options},
+    )
 
 
 def _axes(table: KernelTable) -> dict[str, Array]:

@@ -32,6 +32,7 @@ from .form import (
     smaller,
     whole,
 )
+from .splits import flash2_splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class DecodeParams:
     x : further passes over queries and outputs (MLA) [-]
     key_block : keys per step of the inner loop [tokens]
     split : whether the kernel splits the KV of a sequence over thread blocks (a lane fact)
+    flash2 : whether it does by FlashAttention-2's rule (a lane fact; ``split`` of the lane is 2)
     qr : sharpness of the maximum in the 3-parameter form; 1 is a sum (CPU) [-]
     tq, tg : extra fixed time of a call of several sequences and KV heads, whose queries are first copied into their
         groups (for one of either that is a view), and of one whose groups outgrow the smallest tile of 16 rows [s]
@@ -82,6 +84,7 @@ class DecodeParams:
     tq: float = 0.0
     tg: float = 0.0
     ks: float = 1.0
+    flash2: bool = False
 
     @classmethod
     def from_lane(cls, lane: LaneLike) -> DecodeParams:
@@ -110,6 +113,7 @@ class DecodeParams:
             tq=p.get("tq_us", 0.0) * MICRO,
             tg=p.get("tg_us", 0.0) * MICRO,
             ks=p.get("ks", 1.0),
+            flash2=p.get("split", 1.0) > FLASH2 - 0.5,
         )
 
 
@@ -165,6 +169,8 @@ def decode_shape(
     )
 
 
+FLASH2 = 2.0
+"""``split`` of a lane whose kernel follows FlashAttention-2's rule; 1 of one that splits, 0 of one that does not."""
 SMALLEST_TILE = 16
 """Query rows of the smallest matrix tile."""
 SCORE_BYTES = 12.0
@@ -319,6 +325,8 @@ def one_wave(chip: Chip, params: DecodeParams, shape: DecodeShape) -> float:
     """Return the most sequences whose blocks all run at once: to them ``decode_terms`` are the same at any ``mean``."""
     if chip.roofline3:
         return math.inf
+    if params.flash2:
+        return 0  # its parts may be more than run at once
     slots, batch = params.occ * chip.units, 0
     while params.wq <= 1.0:
         units = (batch + 1) * shape.units_per_sequence
@@ -351,7 +359,12 @@ def decode_terms(
     key_blocks = -(-longest // p.key_block)
     slots = p.occ * chip.units
     units = batch * shape.units_per_sequence
-    splits = larger(1, smaller(floor(slots / units), whole(key_blocks / p.ks))) if p.split else 1
+    parts = whole(key_blocks / p.ks)
+    splits: Value = 1
+    if p.flash2:
+        splits = flash2_splits(units, parts, chip.units)
+    elif p.split:
+        splits = larger(1, smaller(floor(slots / units), parts))
     w = units * splits / slots
     waves = whole(w)
     soft = (1.0 - p.wq) * w + p.wq * waves

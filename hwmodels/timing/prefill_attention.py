@@ -67,6 +67,7 @@ class PrefillParams:
         64 (a lane fact)
     tile : most query rows of a tile (a lane fact) [-]
     tq : extra fixed time of such a call of several sequences and KV heads, whose queries are first copied [s]
+    odd : extra time of calls and tiles whose queries of a KV head are not a power of two, as a share [-]
     """
 
     t0: float
@@ -87,6 +88,7 @@ class PrefillParams:
     single: bool = False
     tile: int = _TILE
     tq: float = 0.0
+    odd: float = 0.0
 
     @classmethod
     def from_lane(cls, lane: LaneLike, gemm: LaneLike) -> PrefillParams:
@@ -111,6 +113,7 @@ class PrefillParams:
             single=p.get("single", 0.0) > 0.5,
             tile=int(p.get("rows", _TILE)),
             tq=p.get("tq_us", 0.0) * MICRO,
+            odd=p.get("odd", 0.0),
         )
 
 
@@ -141,6 +144,11 @@ class PrefillShape:
     dtype: str = "bf16"
     score_bytes_per_pair: float = 0.0
     entry_bytes_per_token: float = 0.0
+
+    @property
+    def odd_group(self) -> bool:
+        """Whether the query heads of a KV head are not a power of two."""
+        return (self.n_heads // self.n_kv_heads).bit_count() != 1
 
 
 def prefill_shape(
@@ -358,6 +366,10 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         exponentials = params.sx * _REFERENCE_UNITS / (units / chip.unit_share)
     if not params.packed:
         shape = replace(shape, packed=False)
+    slower = 1.0
+    if params.odd and shape.odd_group:
+        slower += params.odd
+        params = replace(params, t0=slower * params.t0, tt=slower * params.tt)
     tile = _tile_rows(chip, shape, params.tile)
     matrix = _TILE * shape.flop_per_key_row / (params.ec * chip.peak(shape.dtype) / units)
     per_key = pn(matrix, exponentials, params.q2) if exponentials else matrix
@@ -366,7 +378,7 @@ def prefill_form(chip: Chip, params: PrefillParams, shape: PrefillShape) -> Pref
         params=params,
         shape=shape,
         tile=tile,
-        per_key=float(per_key) * tile / _TILE,
+        per_key=float(per_key) * slower * tile / _TILE,
         slots=(1.0 if chip.roofline3 else params.occ) * units,
         seconds_per_byte=seconds_per_byte,
         io_bytes=shape.io_bytes_per_token * params.io + shape.entry_bytes_per_token * params.cache,

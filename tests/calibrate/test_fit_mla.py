@@ -105,13 +105,3 @@ def test_few_heads_on_blackwell_take_a_narrower_tile_and_read_the_cache_again() 
     of_wide, of_narrow = (predict_mla_decode_us(H100, lane, heads) for lane in (wide, narrow))
     assert of_narrow[[0, 2, 3]] == pytest.approx(of_wide[[0, 2, 3]])
     assert of_narrow[1] > 1.05 * of_wide[1]
-
-
-def test_a_fit_says_how_fast_its_errors_grow_with_the_context() -> None:
-    shapes = rows("mla_decode", [1, 4, 16, 64, 256], [4, 16, 64, 128, 256, 512, 1024, 2048], [2, 8, 32, 128])
-    data = with_times(shapes, predict_mla_decode_us(H100, DECODE, shapes))
-    fit = fit_mla_decode_least_squares(data, H100, rounds=2, evaluations=10)
-    assert fit.growth is not None
-    assert 0.0 < fit.growth <= 1.0
-    few = data.sample(30)
-    assert fit_mla_decode_least_squares(few, H100, rounds=1, evaluations=2).growth is None

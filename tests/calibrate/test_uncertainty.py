@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.calibrate.errors import CalibrationError
 from membound.calibrate.fit.base import FitResult, Parameter, hull_of, robust_fit
-from membound.calibrate.localspread import spread_90
+from membound.calibrate.fit.beyond import growth_beyond
+from membound.calibrate.localspread import local_factor, spread_90
+from membound.calibrate.table import KernelTable
 from membound.calibrate.uncertainty import (
     Predictive,
     conformal_scale,
@@ -22,6 +24,7 @@ from membound.calibrate.uncertainty import (
     of_lane,
 )
 from membound.hwmodels.device import load_device
+from membound.hwmodels.spreads import beyond_per_log
 from membound.hwmodels.steptypes import chip_of
 from membound.hwmodels.timing.gemm import GemmParams, gemm_time
 
@@ -119,6 +122,40 @@ def test_outside_the_hull_the_interval_widens_with_the_distance() -> None:
     )
 
 
+def test_how_fast_errors_grow_beyond_is_shown_by_the_long_contexts_that_are_there() -> None:
+    keys = np.tile(2.0 ** np.arange(12), 20)
+    noise = np.exp(0.03 * np.random.default_rng(0).standard_normal(len(keys)))
+    params = [Parameter("a", 1.0, 1.0), Parameter("b", 5.0, 1.0)]
+
+    def shown(bend: float, rows: int | None = None) -> float | None:
+        times = (5.0 + keys + bend * keys**2) * noise
+        table = KernelTable.of(
+            {"op": ["attn_decode"] * len(keys), "kv_len": keys.astype(int), "latency_us": times}
+        )
+        table = table if rows is None else table.take(np.arange(rows))
+
+        def model(rows: KernelTable):
+            return lambda p: p["b"] + p["a"] * rows["kv_len"]
+
+        def fit(rows: KernelTable, starts: list[Parameter]) -> FitResult:
+            return robust_fit(model(rows), starts, rows.latency_us, family="decode_attention")
+
+        return growth_beyond(
+            table,
+            table["kv_len"],
+            params,
+            fit,
+            lambda found, far: of_fit(found, model(far)),
+            shares=(0.25, 0.0625),
+        )
+
+    of_a_right_form, of_a_wrong_one = shown(0.0), shown(2e-4)
+    assert of_a_right_form == pytest.approx(0.5 * beyond_per_log("decode_attention"), abs=0.1)
+    assert of_a_wrong_one is not None
+    assert of_a_wrong_one > 2.0 * of_a_right_form
+    assert shown(0.0, rows=3) is None
+
+
 def test_a_conformal_factor_mends_a_width_that_was_wrong() -> None:
     x, measured = truth(3, 300)
     fit = fitted(x, measured)
@@ -175,6 +212,19 @@ def test_within_a_regime_the_interval_is_as_wide_as_residuals_are_there() -> Non
     assert min(even[part].mean() for part in thirds) < 0.80  # too narrow there
     assert all(0.85 < local[part].mean() < 0.95 for part in thirds)
     assert np.median(width) < np.median(flat)
+
+
+def test_what_is_known_better_at_the_edge_is_not_so_far_outside() -> None:
+    x, terms = np.array([100.0, 100.0, 100.0]), {"x": np.ones(3)}
+    away = np.array([0.0, 1.0, 50.0])
+    regimes = np.full(len(x), "all")
+    assert local_factor({"x": -1.0}, regimes, terms).tolist() == pytest.approx([np.exp(-1.0)] * 3)
+    assert local_factor({"x": -1.0}, regimes, terms, away) == pytest.approx(
+        [np.exp(-1.0), np.exp(-np.exp(-1.0)), 1.0]
+    )
+    assert local_factor({"x": 1.0}, regimes, terms, away) == pytest.approx(
+        [np.e] * 3
+    )  # what is worse stays so
 
 
 def test_few_rows_have_one_spread_a_regime() -> None:

@@ -25,6 +25,7 @@ from membound.hwmodels.timing.prefill_attention import (
     prefill_form,
     prefill_shape,
 )
+from membound.hwmodels.timing.splits import GOOD_ENOUGH, flash2_splits
 
 H100 = Chip({"bf16": 989e12}, 3.35e12, 132, 50e6, 233472, 450e9)
 DECODE = DecodeParams(
@@ -116,6 +117,47 @@ def test_within_one_wave_the_mean_sequence_plays_no_part(batch: int, longest: in
         assert decode_terms(H100, DECODE, GQA, batch, longest, min(mean, longest)) == unlike
     else:
         assert decode_terms(H100, DECODE, GQA, batch, longest, longest) != unlike
+
+
+def test_flash_attention_2_splits_as_the_comment_in_its_code_says() -> None:
+    # "if we have batch * n_heads = 48 and we have 108 SMs, it's better to use 2 splits (efficiency = 0.89) than 3
+    # splits (efficiency = 0.67)"; a unit counts for two blocks
+    assert flash2_splits(48, 64, 54) == 2
+    assert flash2_splits(87, 64, 54) == 1  # above 0.8 x 108: almost full
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(1, 1100), st.integers(1, 200))
+def test_flash_attention_2_takes_the_fewest_parts_that_fill_its_waves_well(
+    blocks: int, keys: int, units: int
+) -> None:
+    def filled(parts: int) -> float:
+        return blocks * parts / (2 * units) / -(-blocks * parts // (2 * units))
+
+    parts = int(flash2_splits(blocks, keys, units))
+    assert 1 <= parts <= min(128, keys)
+    assert blocks * parts < 1.6 * units or parts == 1 or blocks < 1.6 * units
+    if blocks < 1.6 * units:
+        able = [
+            n
+            for n in range(1, min(128, 2 * units, keys) + 1)
+            if n == 1 or -(-keys // n) < -(-keys // (n - 1))
+        ]
+        good = [n for n in able if filled(n) >= GOOD_ENOUGH * max(map(filled, able)) - 1e-12]
+        assert parts == good[0]
+    else:
+        assert parts == 1
+    many = flash2_splits(np.array([blocks, blocks, 1]), np.array([keys, 1, keys]), units)
+    assert many.tolist() == [parts, 1, flash2_splits(1, keys, units)]
+
+
+def test_a_lane_of_flash_attention_2_splits_by_its_rule_and_counts_the_mean_sequence() -> None:
+    lane = DecodeParams.from_lane(Lane(t0_us=5.0, eb=0.8, ec=0.3, occ=0.5, split=2.0, ts_us=3.0, tb_us=1.0))
+    terms = decode_terms(H100, lane, GQA, 1, 64 * 128)
+    # 8 blocks, 264 slots, 64 key blocks: 8 x 32 of 264 is filled to 0.97; 22 parts to 0.67, less than 0.85 of it
+    assert flash2_splits(8, 64, 132) == 32
+    assert terms.serial == pytest.approx((2 + (8 * 32 / 66 - 1) * 2) * 1e-6)
+    assert one_wave(H100, lane, GQA) == 0
 
 
 @settings(deadline=None)
@@ -212,6 +254,15 @@ def test_flash_attention_2_packs_the_queries_of_a_group_only_where_each_sequence
     alone = form.body([(1, 0)])
     assert form.body([(1, 0)] * 2) - alone == pytest.approx(lane.tq, rel=0.01)  # queries are copied first
     assert form.body([(16, 0)] * 128) > 2.0 * packed.body([(16, 0)] * 128)
+
+
+def test_groups_that_are_no_power_of_two_take_longer_by_the_lanes_share() -> None:
+    lane = replace(PREFILL, odd=0.1, eb=1e6, packed=False)
+    for heads, slower in ((24, 1.1), (32, 1.0), (8, 1.0), (56, 1.1)):
+        plain, found = (prefill_form(H100, each, prefill_shape(heads, 8, 128)) for each in (PREFILL, lane))
+        plain = prefill_form(H100, replace(lane, odd=0.0), plain.shape)
+        ratio = (found.params.t0 + found.body([(2048, 0)])) / (plain.params.t0 + plain.body([(2048, 0)]))
+        assert ratio == pytest.approx(slower, rel=1e-3)
 
 
 def test_a_window_caps_what_a_tile_walks_over() -> None:
