@@ -17,7 +17,18 @@ from membound.hwmodels.timing.decodes_beside import Chunks
 
 from .physics import ALL, EXPERTS, HYBRID, QWEN3_14B, SMALL, WINDOWS, Device, Engine, Lane
 
-MODELS = {name: StepModel(Device(), Engine(), spec) for name, spec in ALL.items()}
+
+class Flash2(Device):
+    """A device whose decode attention splits keys by FlashAttention-2's rule."""
+
+    def lane(self, family: str, lane: str = "vllm") -> Lane:
+        plain = super().lane(family, lane)
+        return Lane({**plain.params, "split": 2.0}) if family == "decode_attention" else plain
+
+
+MODELS = {name: StepModel(Device(), Engine(), spec) for name, spec in ALL.items()} | {
+    "flash2": StepModel(Flash2(), Engine(), QWEN3_14B)
+}
 CONTEXTS = st.lists(st.integers(1, 6000), min_size=1, max_size=40)
 CHUNKS = st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 4000)), max_size=3)
 
