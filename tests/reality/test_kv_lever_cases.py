@@ -172,17 +172,21 @@ def test_f5_where_all_kv_fits_in_hbm_offload_makes_everything_slightly_worse() -
         "arrivals": {"kind": "poisson", "rate_per_s": 1}, "input_tokens": 2000, "output_tokens": 100,
         "requests": 100, "sessions": {"prompts_per_group": 100},
     }  # fmt: skip
-    plain, tiered = (
-        served(f"kv_cache.tiers={tiers}", model="qwen3-8b", device="l40s", **load)
-        for tiers in ("[]", "[{kind: dram}]")
-    )
-    assert tiered["kv"]["prefix_hit_rate"] == plain["kv"]["prefix_hit_rate"] == 0
-    assert tiered["kv"]["tiers"]["dram"]["written_bytes"] > 10 * GIB
-    ratio = {
-        metric: tiered["latency"][metric]["mean"] / plain["latency"][metric]["mean"]
-        for metric in ("ttft_s", "tpot_s", "e2e_s")
-    }
-    assert 1.0 < ratio["tpot_s"] < 1.05
-    assert 1.0 < ratio["e2e_s"] < 1.05
-    # A slower step shifts which arrivals a step meets: a mean TTFT of 100 prompts moves by that either way.
-    assert 0.99 < ratio["ttft_s"] < 1.05
+    ratios: dict[str, list[float]] = {"ttft_s": [], "tpot_s": [], "e2e_s": []}
+    for seed in range(4):
+        plain, tiered = (
+            served(
+                f"kv_cache.tiers={tiers}", f"simulation.seed={seed}", model="qwen3-8b", device="l40s", **load
+            )
+            for tiers in ("[]", "[{kind: dram}]")
+        )
+        assert tiered["kv"]["prefix_hit_rate"] == plain["kv"]["prefix_hit_rate"] == 0
+        assert tiered["kv"]["tiers"]["dram"]["written_bytes"] > 10 * GIB
+        assert tiered["latency"]["tpot_s"]["p50"] > plain["latency"]["tpot_s"]["p50"]
+        for metric, found in ratios.items():
+            found.append(tiered["latency"][metric]["mean"] / plain["latency"][metric]["mean"])
+    # A slower step shifts which arrivals a step meets: means of 100 prompts move by that either way, TTFT most.
+    mean = {metric: sum(found) / len(found) for metric, found in ratios.items()}
+    assert 1.0 < mean["tpot_s"] < 1.05
+    assert 1.0 < mean["e2e_s"] < 1.05
+    assert 0.99 < mean["ttft_s"] < 1.05
