@@ -110,23 +110,27 @@ BEHIND = "kv_cache.tiers=[{kind: dram, capacity: 200GiB}, {kind: nvme}]"
 
 
 def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
-    """Print what prefix caching costs on prompts of about the same length, tiers behind it, and speculation beside."""
-    plain = None
-    print("load                us/request  timeouts/request  CPU against plain")
+    """Print what prefix caching costs on prompts of about the same length, tiers behind it, and speculation beside.
+
+    At the common load and at lower ones: where plain decoding saturates, more requests share each of its steps.
+    """
     loads = {
         "plain": (),
         "shared prefixes": TIERS,
         "and two tiers": (*TIERS, BEHIND),
         "and speculation": (*TIERS, BEHIND, DRAFTED),
     }
-    for name, more in loads.items():
-        run = in_process(requests, [*more, *sets], repeats)
-        plain = plain or run["timeouts"]
-        print(
-            f"{name:18s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
-            f"  {run['timeouts'] / plain:17.2f}",
-            flush=True,
-        )
+    print("requests/s  load                us/request  timeouts/request  steps/request  CPU against plain")
+    for rate in (4, 2, 1):
+        plain = None
+        for name, more in loads.items():
+            run = in_process(requests, [f"workload.arrivals.rate_per_s={rate}", *more, *sets], repeats)
+            plain = plain or run["timeouts"]
+            print(
+                f"{rate:10d}  {name:18s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
+                f"  {run['steps'] / requests:13.1f}  {run['timeouts'] / plain:17.2f}",
+                flush=True,
+            )
     return 0
 
 

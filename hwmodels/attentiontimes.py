@@ -90,6 +90,10 @@ class AttentionKind:
         """Tell whether a layer of either kind takes the same time in every step."""
         return replace(self, count=other.count, _terms=other._terms) == other
 
+    def remember_with(self, other: AttentionKind) -> None:
+        """Keep what is worked out for either of two kinds that are ``alike`` for both."""
+        self._terms = other._terms
+
     def terms(self, batch: int, span: int) -> DecodeTerms:
         """Return the decode terms for a batch whose longest and mean sequences have the key blocks of ``span``."""
         key = (batch, span)

@@ -109,6 +109,9 @@ class SpeculativeStepModel:
         self.first, self.later = drafting(self.queries), drafting(width)
         self._fused: dict[tuple[int, int], _Fused] = {}
         self._alike = self.first is not None and _alike(self.verify, self.first)
+        if self.first is not None and self._alike:
+            for kind, same in zip(self.first.kinds, self.verify.kinds, strict=True):
+                kind.remember_with(same)
         self._key_block = self._common_block()
         passes = (self.verify, self.first, self.later)
         self._one_wave = min(kind.one_wave for model in passes if model for kind in model.kinds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -87,10 +86,10 @@ def unfolded(
         return out
     owners = np.fromiter((at for at, _ in many), np.int64, len(many))
     counts = steps[owners] - 1
-    parts = (getattr(row.growth, name)[1 : steps[at]] for at, row in many)
+    parts = [getattr(row.growth, name)[1 : steps[at]] for at, row in many]
     starts = (np.cumsum(steps) - steps)[owners] + 1
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    out[np.repeat(starts, counts) + within] = np.fromiter(chain.from_iterable(parts), np.int64, len(within))
+    out[np.repeat(starts, counts) + within] = np.concatenate(parts)
     return out
 
 

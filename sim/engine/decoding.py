@@ -37,7 +37,7 @@ class DecodeCohort:
         self.block_size = block_size
         self.queries = 1
         self.members: dict[Request, int] = {}
-        self.count = 0
+        self.count: int = 0
         self.tick: int = 0
         self.context_sum = 0
         self.residues: dict[int, int] = {}

@@ -295,8 +295,8 @@ class SpeculativeCohort(DecodeCohort):
         return self._total(_BLOCKS, steps)
 
     def blocks_at_most(self, steps: int) -> int:
-        """Blocks that must be added for ``steps`` more steps [blocks]."""
-        return self.blocks_needed(steps)
+        """Blocks that ``steps`` more steps need at most, as if all drafted tokens were accepted [blocks]."""
+        return self.count * (((steps + 3) * self.queries + self._lookahead) // self.block_size + 1)
 
     def steps_within(self, blocks: int) -> int:
         """Most steps for which ``blocks_needed`` is at most ``blocks`` [steps]."""
