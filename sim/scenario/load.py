@@ -243,6 +243,7 @@ def _copy(data: object) -> object:
 def _not_found(path: Path, what: str) -> str:
     names = [item.name for item in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     close = nearest(path.name, names)
-    near = f"; nearest: {str(path.parent / close)!r}" if close else ""
-    start = "; membound scenario init > mine.yaml writes one to start from" if what == "scenario" and not close else ""
-    return f"{what} {str(path)!r} not found{near}{start}"
+    if close:
+        return f"{what} {str(path)!r} not found; nearest: {str(path.parent / close)!r}"
+    start = "; membound scenario init > mine.yaml writes one to start from" if what == "scenario" else ""
+    return f"{what} {str(path)!r} not found{start}"

@@ -68,7 +68,9 @@ def test_an_slo_that_is_not_there_cannot_be_missed(membound, small):
 
 def test_a_scenario_that_is_not_there_names_the_nearest_file(membound, small):
     refused(membound("simulate", "smal.yaml"), "'smal.yaml' not found", "nearest: 'small.yaml'")
-    refused(membound("simulate", "examples/demo.yaml"), "not found; membound scenario init > mine.yaml writes one")
+    refused(
+        membound("simulate", "examples/demo.yaml"), "not found; membound scenario init > mine.yaml writes one"
+    )
 
 
 def test_an_unknown_key_names_file_line_and_nearest(membound, small):
