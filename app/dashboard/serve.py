@@ -22,7 +22,7 @@ PAGE = "page"
 """In an address of the first page: the page that is meant."""
 TRIED = 20
 """Ports tried after one that is taken."""
-READY_S = 4.0
+READY_S = 20.0
 """How long the address is kept back at most until the first page is at hand [s]."""
 UPLOAD_MB = 20
 """Largest file that a page takes [MB]."""
