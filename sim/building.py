@@ -278,6 +278,12 @@ class LaneLog:
         self._device = device
         self.families: set[str] = set()
 
+    def fork(self) -> LaneLog:
+        """Return a log of the same device that goes on by itself."""
+        forked = LaneLog(self._device)
+        forked.families |= self.families
+        return forked
+
     def lane(self, family: str, lane: str = "vllm") -> LaneLike:
         """Return a fitted lane of the device."""
         found = self._device.lane(family, lane)

@@ -41,6 +41,10 @@ class ReplicaKind:
     resolved : what one replica is
     device : what times its steps, if it is not the scenario's device (draws)
     name : what its replicas are called in results
+
+    Attributes
+    ----------
+    lanes : what times its steps, with the kernel families asked of it; of this run alone, as others share the model
     """
 
     def __init__(self, resolved: ResolvedScenario, device: StepDevice | None = None, name: str = "") -> None:
@@ -52,12 +56,8 @@ class ReplicaKind:
             if device is None
             else step_model(resolved, cast("StepDevice", LaneLog(device)))
         )
+        self.lanes = cast("LaneLog", self.model.device).fork()
         self.power = power_model(resolved.device)
-
-    @property
-    def lanes(self) -> LaneLog:
-        """What times its steps, with the kernel families asked of it."""
-        return cast("LaneLog", self.model.device)
 
     @property
     def gpus(self) -> int:

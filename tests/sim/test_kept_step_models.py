@@ -56,3 +56,11 @@ def test_a_run_after_others_is_as_it_would_be_alone() -> None:
     for rate in (2, 40):
         simulate(scenario(workload__arrivals__rate_per_s=rate))
     assert simulate(scenario()).summary() == alone
+
+
+def test_what_a_run_says_of_its_lanes_holds_nothing_of_a_run_before() -> None:
+    alone = simulate(scenario()).summary()["confidence"]
+    simulate(
+        scenario(cluster={"pools": {"prefill": {"replicas": 1}, "decode": {"replicas": 1}}})
+    )  # asks for the link's lane too
+    assert simulate(scenario()).summary()["confidence"] == alone
