@@ -112,7 +112,7 @@ BEHIND = "kv_cache.tiers=[{kind: dram, capacity: 200GiB}, {kind: nvme}]"
 def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
     """Print what prefix caching costs on prompts of about the same length, tiers behind it, and speculation beside.
 
-    At the common load and at lower ones: where plain decoding saturates, more requests share each of its steps.
+    At the common load and at lower ones: the busier a plain engine is, the more requests share each of its steps.
     """
     loads = {
         "plain": (),
