@@ -45,6 +45,11 @@ class TierPolicy(ABC):
 class KeyPolicy(TierPolicy):
     """A policy that looks at every block by itself."""
 
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._places: dict[int, tuple[Sequence[int], int]] = {}
+        """Of every key it holds: a prompt that has it, and which of its blocks it is."""
+
     @abstractmethod
     def __contains__(self, key: int) -> bool: ...
 
@@ -74,6 +79,8 @@ class KeyPolicy(TierPolicy):
             if keys[index] not in self:
                 added += 1
                 old = self.add_key(keys[index])
+                self._places[keys[index]] = (keys, index)
                 if old is not None:
-                    gone.append(((old,), 0, 1))
+                    prompt, block = self._places.pop(old)
+                    gone.append((prompt, block, block + 1))
         return added, gone

@@ -80,21 +80,33 @@ class TierStack:
             self.tiers[0].policy.touch(keys, start, stop)
             blocks[0] = stop - start
         else:
+            levels = [self._level(keys, index) for index in range(start, stop)]
             for index in range(stop - 1, start - 1, -1):
-                blocks[self._promote(keys, index)] += 1
+                self._promote(keys, index, levels[index - start])
+            for level in levels:
+                blocks[level] += 1
         for tier, count in zip(self.tiers, blocks, strict=True):
             if count:
                 tier.hit_blocks += count
                 self.mover.before(f"read {tier.kind}", tier.route, "read", count)
 
-    def _promote(self, keys: Sequence[int], index: int) -> int:
-        """Let every tier before the first that holds a block take it in; return that one's number."""
-        held = (tier.policy.reach(keys, index, index + 1) > index for tier in self.tiers)
-        level = next(number for number, found in enumerate(held) if found)
-        self.tiers[level].policy.touch(keys, index, index + 1)
-        for number in range(level - 1, -1, -1):
+    def _holds(self, number: int, keys: Sequence[int], index: int) -> bool:
+        return self.tiers[number].policy.reach(keys, index, index + 1) > index
+
+    def _level(self, keys: Sequence[int], index: int) -> int:
+        """Return the number of the first tier that holds a block."""
+        return next(number for number in range(len(self.tiers)) if self._holds(number, keys, index))
+
+    def _promote(self, keys: Sequence[int], index: int, level: int) -> None:
+        """Let every tier before the one that a block was found in take it in.
+
+        That one too, if blocks of the same restore have pushed it out since.
+        """
+        if self._holds(level, keys, index):
+            self.tiers[level].policy.touch(keys, index, index + 1)
+            level -= 1
+        for number in range(level, -1, -1):
             self._take_in(number, [(keys, index, index + 1)])
-        return level
 
     def computed(self, keys: Sequence[int], start: int, stop: int) -> None:
         """Learn that blocks were computed: tiers that are written through take those they lack."""

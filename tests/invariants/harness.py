@@ -109,13 +109,15 @@ class Host:
         if self.tiers and allocator.enable_prefix_caching:
             allocator.below = TierStack(
                 [
-                    Tier(f"t{number}", _route(number + 1), find_policy("tierpolicy", name, "")(size), through)
+                    Tier(
+                        f"t{number}", route_of(number + 1), find_policy("tierpolicy", name, "")(size), through
+                    )
                     for number, (name, size, through) in enumerate(self.tiers)
                 ],
                 mover,
             )
         if self.swap:
-            allocator.swap = SwapSpace(self.swap, _route(1), mover)
+            allocator.swap = SwapSpace(self.swap, route_of(1), mover)
         return mover
 
 
@@ -126,7 +128,7 @@ class HostedDevice:
     hbm_bandwidth, pcie_bandwidth, c2c_bandwidth = 3 / 0.7e-6, 1 / 0.7e-6, None
 
 
-def _route(slower: int) -> Route:
+def route_of(slower: int) -> Route:
     sheet = {name: {"value": value, "source": "test"} for name, value in {
         "capacity": 1, "read_bandwidth": 1 / (0.7e-6 * slower), "write_bandwidth": 1 / (0.7e-6 * slower),
         "latency": 3e-7, "queue_depth": 4, "host_link_share": 1,

@@ -93,5 +93,5 @@ def test_the_expected_mode_gives_the_mean_exactly() -> None:
     rules = Speculation((0.8, 0.64, 0.512), mode="expected")
     assert rules.accepted(3, 0, 1000).sum() == 1952
     tokens, cut = rules.emitted(3, 0, 100)
-    assert tokens.sum() == 100
+    assert (tokens[0], tokens[-1]) == (0, 100)
     assert 0 <= cut <= 3
