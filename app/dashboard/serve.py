@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -113,7 +114,13 @@ def serve(scenario: Path | None, port: int, store: Path | None, told: Callable[[
         Middleware(opening.Opening, titles=titles),
     ]
     app = st.App(main.__file__, middleware=middleware)
+    signal.signal(signal.SIGTERM, _leave)
     app.run(config=options(found))
+
+
+def _leave(number: int, frame: object) -> None:
+    """End as Ctrl+C does, so that the processes of a study that is running end too."""
+    raise SystemExit(128 + number)
 
 
 class ThroughTheFirstPage:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -50,7 +51,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield found[1]
         finally:
             server.terminate()
-            server.wait(20)
+            assert server.wait(20) == 128 + signal.SIGTERM, (
+                "it leaves as after Ctrl+C, with what it has started"
+            )
 
 
 @pytest.fixture(scope="module")
