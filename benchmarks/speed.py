@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +120,7 @@ def compare_tiers(sets: list[str], repeats: int, requests: int = 3000) -> int:
         "and two tiers": (*TIERS, BEHIND),
         "and speculation": (*TIERS, BEHIND, DRAFTED),
     }
-    print("requests/s  load                us/request  timeouts/request  steps/request  CPU against plain")
-    for rate in (4, 2, 1):
-        plain = None
-        for name, more in loads.items():
-            run = in_process(requests, [f"workload.arrivals.rate_per_s={rate}", *more, *sets], repeats)
-            plain = plain or run["timeouts"]
-            print(
-                f"{rate:10d}  {name:18s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
-                f"  {run['steps'] / requests:13.1f}  {run['timeouts'] / plain:17.2f}",
-                flush=True,
-            )
+    print_loads(loads, sets, repeats, requests)
     return 0
 
 
@@ -139,18 +129,25 @@ def compare_speculation(sets: list[str], repeats: int, requests: int = 3000) -> 
 
     Where plain decoding saturates, more requests share each of its steps: per request it then has fewer of them.
     """
-    print("requests/s  load      us/request  timeouts/request  steps/request  CPU against plain")
+    print_loads({"plain": (), "drafted": (DRAFTED,)}, sets, repeats, requests)
+    return 0
+
+
+def print_loads(loads: Mapping[str, Sequence[str]], sets: list[str], repeats: int, requests: int) -> None:
+    """Print the cost of scenarios by name, given as what they change, at three rates; the first is compared with."""
+    width = max(map(len, loads))
+    columns = "us/request  timeouts/request  steps/request  CPU against plain"
+    print(f"requests/s  {'load':{width}s}  {columns}")
     for rate in (4, 2, 1):
         plain = None
-        for name, more in (("plain", ()), ("drafted", (DRAFTED,))):
+        for name, more in loads.items():
             run = in_process(requests, [f"workload.arrivals.rate_per_s={rate}", *more, *sets], repeats)
             plain = plain or run["timeouts"]
             print(
-                f"{rate:10d}  {name:8s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
+                f"{rate:10d}  {name:{width}s}  {run['simulate_s'] / requests * 1e6:10.1f}  {run['timeouts']:16.1f}"
                 f"  {run['steps'] / requests:13.1f}  {run['timeouts'] / plain:17.2f}",
                 flush=True,
             )
-    return 0
 
 
 def main() -> int:
